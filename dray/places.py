@@ -1,10 +1,13 @@
 """Places: a replica and its successors on one node, where a device or a machine may be at fault.
 
 A replica's name is ``PREFIX/replica-N``, and ``~G`` behind that for its G-th successor; ``replica-N`` is its
-lane. A place is written ``NODE LANE``: neither has a space.
+lane. A place is written ``NODE LANE``: neither has a space. Of a replica on several nodes, NODE is all of
+them, that of its process first, with ``+`` between them; budgets are those of one node.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def replica_name(prefix: str, lane: int, generation: int = 0) -> str:
@@ -32,8 +35,18 @@ def lane_of(name: str) -> str:
     return short_name(first_of(name))
 
 
+def joined(nodes: Sequence[str]) -> str | None:
+    """The nodes of a replica as a place has them; None where none is known."""
+    return "+".join(nodes) or None
+
+
+def apart(node: str | None) -> tuple[str, ...]:
+    """The nodes that :func:`joined` put together."""
+    return tuple(node.split("+")) if node else ()
+
+
 def place_of(node: str | None, replica: str | None) -> str | None:
-    """Where a replica of this name ran; None where its node is not known."""
+    """Where a replica of this name ran; None where its node, or its :func:`joined` nodes, is not known."""
     return None if node is None else f"{node} {lane_of(replica or '')}"
 
 

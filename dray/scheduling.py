@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from dray.places import place_of, split_place
+from dray.places import apart, place_of, split_place
 
 _LOOK_AHEAD = 4
 """Shards for each replica that may go before others because of their prefix."""
@@ -55,7 +55,10 @@ class ReplicaView:
 
 
 class Ready(NamedTuple):
-    """A ready replica, as the store has it; ``family`` is that of the last shard that it had."""
+    """A ready replica, as the store has it; ``family`` is that of the last shard that it had.
+
+    ``node`` is all of its nodes, as a place has them.
+    """
 
     name: str
     node: str | None
@@ -161,11 +164,17 @@ def _alone(shard: ShardView, open_ones: Sequence[ReplicaView]) -> Choice:
 
 
 def nearness(place: str | None, other: str | None) -> int:
-    """0 on another node, 1 in another lane of the node, 2 at the same place; 0 where one is not known."""
+    """0 on another node, 1 in another lane of the node, 2 at the same place; 0 where one is not known.
+
+    Replicas on several nodes are on others only where they share none: a shared one may be at fault.
+    """
     if place is None or other is None:
         return 0
     (node, lane), (other_node, other_lane) = split_place(place), split_place(other)
-    return 0 if node != other_node else 1 if lane != other_lane else 2
+    here, there = set(apart(node)), set(apart(other_node))
+    if here.isdisjoint(there):
+        return 0
+    return 2 if here == there and lane == other_lane else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""Temporary folders of this process: none is left for long when it is killed.
+"""Temporary folders of this process, and locks of this machine.
+
+No folder is left for long when its process is killed.
 
 A killed process removes nothing, and what an upload holds may be 16 GiB. The next process that makes a folder
 with the same prefix removes those whose processes are gone.
@@ -7,6 +9,7 @@ with the same prefix removes those whose processes are gone.
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import tempfile
 import time
@@ -16,6 +19,7 @@ from types import TracebackType
 from typing import IO
 
 _LOCK = "dray.lock"
+_SHARED = Path("/dev/shm")  # noqa: S108  for empty files: one folder for all processes, and cleared at a boot
 _YOUNG = 60.0  # seconds in which a folder may be there and not locked yet
 
 
@@ -44,6 +48,12 @@ class TemporaryFolder:
     def remove(self) -> None:
         """Delete it with all that is in it; a second call does nothing."""
         self._remove()
+
+
+def lock_file(name: str) -> Path:
+    """Where all processes of this user on this machine find one lock, whatever ``TMPDIR`` each has."""
+    folder = _SHARED if os.access(_SHARED, os.W_OK) else Path(tempfile.gettempdir())
+    return folder / f"dray-{os.getuid()}-{name}.lock"
 
 
 def sweep(prefix: str) -> None:

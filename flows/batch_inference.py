@@ -80,7 +80,7 @@ def _run(request: JobRequest, started: float) -> JobResult | State:
     job = open_job(settings, started, resume=request.resume)
     if isinstance(job, Declined):
         return declined(job)
-    timeline = Timeline(job.started)
+    timeline = Timeline(job.started, job.clock)
     with told(job), heeding(job) as heard, ProgressArtifact(job.job_id) as artifact:
         observers: list[Observer] = [
             LogObserver(get_run_logger()),

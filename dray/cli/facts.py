@@ -19,13 +19,16 @@ def facts_of(store: Store, job: Job) -> dict[str, Any]:
     """How far a job is, how fast, on what, and what went wrong. Times are seconds since 1970.
 
     Costs a handful of reads. The database counts shards and attempts, and no result is read.
+
+    Raises:
+        UnknownJobError: another process has deleted the job meanwhile.
     """
     progress = store.progress(job.job_id)
     counts = progress.counts
     now = store.now()
     undriven = no_driver(job, now)
     rates = pace(job, now=now) if undriven is None else None  # what a driver wrote that is gone
-    return {
+    found = {
         "job_id": job.job_id,
         "state": str(job.state),
         "reason": job.reason,
@@ -55,6 +58,8 @@ def facts_of(store: Store, job: Job) -> dict[str, Any]:
         "errors": _result(job).get("errors"),
         "report": _result(job).get("report"),
     }
+    store.check_present(job)
+    return found
 
 
 def _result(job: Job) -> Mapping[str, Any]:

@@ -45,7 +45,8 @@ def replicas_on(gpus: float, each: float) -> int:
 def replicas_over(places: Iterable[int], nodes: int) -> int:
     """How many replicas find room that take a place on each of so many nodes, where nodes have these places.
 
-    The most r for which the places, at most r of each node, are r times ``nodes``.
+    The most r for which the places, at most r of each node, are r times ``nodes``. Ray places as many: it
+    gives each replica the nodes that have most left.
     """
     there = list(places)
     most = sum(there) // nodes

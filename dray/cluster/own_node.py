@@ -20,6 +20,7 @@ from typing import IO
 from dray.cluster.ray_private import nodes_here
 from dray.errors import ClusterError
 from dray.processes import no_survivors
+from dray.temporary import lock_file
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
@@ -110,14 +111,18 @@ def _lock(address: str) -> int:
     Raises:
         ClusterError: its file cannot be made.
     """
-    name = f"dray-{os.getuid()}-node-{re.sub(r'[^0-9A-Za-z.]', '_', address)}.lock"
-    path = Path(tempfile.gettempdir()) / name
+    path = lock_of(address)
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise ClusterError(f"this machine cannot join the cluster: {path}: {error.strerror}") from error
     fcntl.flock(file, fcntl.LOCK_SH)
     return file
+
+
+def lock_of(address: str) -> Path:
+    """The file of the lock that drivers on the cluster at ``address`` share."""
+    return lock_file(f"node-{re.sub(r'[^0-9A-Za-z.]', '_', address)}")
 
 
 def _close_stdin(process: subprocess.Popen[bytes]) -> None:

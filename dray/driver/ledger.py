@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -20,7 +19,6 @@ from dray.driver.events import (
     ReplicaReady,
 )
 from dray.driver.replica_handle import ReplicaStart
-from dray.driver.steady_clock import SteadyClock
 from dray.engine.replica import ReplicaStatus
 from dray.job.opening import OpenJob
 from dray.job.pricing import price_of
@@ -34,15 +32,15 @@ _SECONDS_A_REPLICA = 0.3
 class Ledger:
     """Hears what becomes of replicas and nodes. A driver that is killed loses the last seconds of it.
 
-    All of its moments are by a clock of its own, which nothing sets: money goes by the time that passed.
+    All of its moments are by the job's clock, which nothing sets: money goes by the time that passed.
     """
 
     def __init__(self, job: OpenJob, info: ClusterInfo) -> None:
-        self._now = SteadyClock()
+        self._now = job.clock
         self._job = job
         self._lives: dict[str, Life] = {}
         self._gone: dict[str, float] = {}
-        self._began = min(job.started, info.ready - info.seconds)
+        self._began = min(job.started, info.ready + self._now.ahead() - info.seconds)
         self._nodes = {node.node_id: node for node in info.nodes}
         # Since when each node counts; one that others may use, from the job's first replica on it.
         self._seen = {} if info.shared else dict.fromkeys(self._nodes, self._began)
@@ -150,7 +148,7 @@ class Ledger:
         It ``began`` a moment ago by the machine's clock, which may have been set since the ledger's began.
         """
         if name not in self._lives:
-            asked = began + round(self._now() - time.time())  # less than a second is no setting
+            asked = began + self._now.ahead()
             successor = is_successor(name) and first_of(name) in self._used
             self._lives[name] = Life(name=name, asked=asked, successor=successor)
         return self._lives[name]

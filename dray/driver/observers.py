@@ -5,8 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
-from dray.driver.events import Event, Observer, Progressed, ReplicaLooked, ReplicaReady, ShardFinished
+from dray.driver.events import (
+    Event,
+    Observer,
+    Progressed,
+    ReplicaChanged,
+    ReplicaLooked,
+    ReplicaReady,
+    ShardFinished,
+)
 from dray.driver.replica_handle import ReplicaStart
 from dray.engine.replica import ReplicaStatus
 from dray.job import current_job
@@ -75,22 +84,29 @@ class ListenersObserver:
 
 
 class ReportObserver:
-    """Collects what the report says of replicas and of time."""
+    """Collects what the report says of replicas and of time.
+
+    Events have moments by clocks of machines, which may be set: they become those of the timeline's clock.
+    """
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
+        self._ahead: dict[str, float] = {}  # when each replica was asked for
         self._starts: list[ReplicaStart] = []
         self._statuses: dict[str, ReplicaStatus] = {}
         self._last_commit: float | None = None
 
     def hear(self, event: Event) -> None:
         """Keep it."""
-        if isinstance(event, ReplicaReady):
-            self._starts.append(event.start)
+        ahead = self._timeline.clock.ahead()
+        if isinstance(event, ReplicaChanged):
+            self._ahead.setdefault(event.name, ahead)
+        elif isinstance(event, ReplicaReady):
+            self._starts.append(_later(event.start, self._ahead.setdefault(event.start.name, ahead)))
         elif isinstance(event, ReplicaLooked):
             self._statuses[event.status.name] = event.status
         elif isinstance(event, ShardFinished) and event.receipt is not None and event.receipt.last_commit:
-            self._last_commit = max(self._last_commit or 0.0, event.receipt.last_commit)
+            self._last_commit = max(self._last_commit or 0.0, event.receipt.last_commit + ahead)
 
     def accounts(self) -> list[ReplicaAccount]:
         """What each replica did; puts the run's phases into the timeline. Called once, at the end."""
@@ -100,8 +116,10 @@ class ReportObserver:
             self._timeline.add("engine_start", start.began, start.ready, lane=lane_of(start.name))
         self._note_weights()
         began = min(start.ready for start in self._starts)
-        self._timeline.add("inference", began, self._last_commit or time.time())
-        return [_account(start, self._statuses.get(start.name)) for start in self._starts]
+        self._timeline.add("inference", began, self._last_commit or self._timeline.clock())
+        return [
+            _account(start, self._statuses.get(start.name), self._ahead[start.name]) for start in self._starts
+        ]
 
     def _note_weights(self) -> None:
         """When weights were fetched: for each replica as far as it ran by then, and for the job."""
@@ -116,7 +134,21 @@ class ReportObserver:
             self._timeline.add("weights", min(began for began, _ in own), max(ended for _, ended in own))
 
 
-def _account(start: ReplicaStart, status: ReplicaStatus | None) -> ReplicaAccount:
+def _later(start: ReplicaStart, seconds: float) -> ReplicaStart:
+    """A start with all of its moments so much later."""
+    weights = start.info.weights
+    if weights is not None:
+        weights = weights[0] + seconds, weights[1] + seconds
+    return replace(
+        start,
+        began=start.began + seconds,
+        process=start.process + seconds,
+        ready=start.ready + seconds,
+        info=replace(start.info, weights=weights),
+    )
+
+
+def _account(start: ReplicaStart, status: ReplicaStatus | None, ahead: float) -> ReplicaAccount:
     stats = status.stats if status else None
     return ReplicaAccount(
         name=start.name,
@@ -124,7 +156,7 @@ def _account(start: ReplicaStart, status: ReplicaStatus | None) -> ReplicaAccoun
         engine=start.info.engine,
         version=start.info.version,
         startup=dict(start.info.timeline),
-        moments=_moments(start, status),
+        moments=_moments(start, status, ahead),
         busy_seconds=stats.busy_seconds if stats else None,
         rows=stats.finished if stats else 0,
         tokens=stats.prompt_tokens + stats.completion_tokens if stats else 0,
@@ -133,13 +165,14 @@ def _account(start: ReplicaStart, status: ReplicaStatus | None) -> ReplicaAccoun
     )
 
 
-def _moments(start: ReplicaStart, status: ReplicaStatus | None) -> Moments:
+def _moments(start: ReplicaStart, status: ReplicaStatus | None, ahead: float) -> Moments:
     """When the replica got how far; the first token of a replacement is not that of this start."""
-    same = status is not None and status.began == start.process
+    same = status is not None and status.began + ahead == start.process
+    token = status.stats.first_token_at if status is not None and same else None
     return Moments(
         asked=start.began,
         began=start.process,
         ready=start.ready,
-        first_token=status.stats.first_token_at if status is not None and same else None,
+        first_token=None if token is None else token + ahead,
         weights=start.info.weights,
     )

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dray.driver.fleet import ReplicaProcess
-from dray.driver.steady_clock import SteadyClock
 from dray.engine.protocol import EngineInfo
 from dray.engine.replica import ReplicaStatus
 from dray.errors import ReplicaLostError
+from dray.steady_clock import SteadyClock
 from dray.store import ReplicaRow, ReplicaState
 
 _QUIET_SECONDS = 5.0  # without an answer or an error, after which a question got through
@@ -96,6 +96,7 @@ class ReplicaHandle:
             state=ReplicaState.RETIRED if self.retired else self.state,
             slots=self.slots,
             node=self.node,
+            others=self.others,
             host=self.host,
             max_num_seqs=self.max_num_seqs,
             note=self.note,

@@ -12,7 +12,7 @@ def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: 
     """The ready replicas with their loads, as the claim of a shard sees them. ``now`` is the store's time."""
     return views(
         [
-            Ready(row.name, row.node, row.slots, row.reserved, row.family)
+            Ready(row.name, row.nodes, row.slots, row.reserved, row.family)
             for row in replicas
             if row.state is ReplicaState.READY
         ],

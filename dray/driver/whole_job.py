@@ -59,7 +59,7 @@ def run_job(
         DrayError: the job cannot be opened, or ended early; its reason is in the store then.
     """
     job = open_job(settings, started=time.time(), resume=resume)
-    timeline = Timeline(job.started)
+    timeline = Timeline(job.started, job.clock)
     parts.tell(opened_line(job))
     try:
         with job_lease_kept(job):
@@ -181,7 +181,8 @@ class Run:
         except (CancelledError, ExpiredError):  # the store says what becomes of the job
             return None
         self.parts.tell(cluster_line(info))
-        self.timeline.add("cluster", info.ready - info.seconds, info.ready)
+        ready = info.ready + self.timeline.clock.ahead()
+        self.timeline.add("cluster", ready - info.seconds, ready)
         refuse_shared_sqlite(self.job.settings.store_url, info)
         return info
 

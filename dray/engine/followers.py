@@ -6,27 +6,38 @@ itself, with its scheduler, is the replica's. An engine that lost a part cannot 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dray.engine.own_log import own_log
 from dray.engine.own_place import own_node
 from dray.engine.part_ends import note_end
 from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import NodeRank, nodes_of
 from dray.engine.ray_errors import ray_errors
-from dray.engine.start_errors import start_error
+from dray.engine.start_errors import start_error, with_log
 from dray.errors import ConfigError, DrayError, ReplicaLostError
 from dray.ports import lasting_port
+
+logger = logging.getLogger(__name__)
 
 _HOST_IP = "VLLM_HOST_IP"  # the address by which vLLM's processes on other nodes reach those of this one
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartPlace:
+    """The id of a part's node, and where its log is."""
+
+    node: str
+    log: str
+
+
 @dataclass(kw_only=True)
 class _Part:
-    """A part's actor, the call that ends when the part does, and the call for the id of its node."""
+    """A part's actor, the call that ends when the part does, and the call for its place."""
 
     name: str
     actor: Any
@@ -69,7 +80,7 @@ class Followers:
             .remote()
         )
         name = f"{self._replica}, its part on node {number + 1} of {count}"
-        return _Part(name=name, actor=actor, runs=actor.run.remote(spec), where=actor.node_id.remote())
+        return _Part(name=name, actor=actor, runs=actor.run.remote(spec), where=actor.place.remote())
 
     def ended(self, seconds: float = 0.0) -> DrayError | None:
         """Why one of them ended, within ``seconds``; None while all of them run. For any thread."""
@@ -84,7 +95,10 @@ class Followers:
         return None
 
     def _end_of(self, part: _Part) -> DrayError | None:
-        """Its error, and a note of its node for the driver; None where only the call was lost."""
+        """Its error, and a note of its node for the driver; None where only the call was lost.
+
+        The part's log is in Ray's files of its node, which the driver does not read: the error says where.
+        """
         import ray
 
         try:
@@ -94,18 +108,22 @@ class Followers:
             if error.unsure:
                 part.runs = part.actor.wait.remote()
                 return None
-            self._note(part)
-            return error
+            return self._noted(part, error)
         except DrayError as error:
-            self._note(part)
-            return error
+            return self._noted(part, error)
         return None
 
-    def _note(self, part: _Part) -> None:
+    def _noted(self, part: _Part, error: DrayError) -> DrayError:
         import ray
 
-        with suppress(Exception):  # it never was on one
-            note_end(self._replica, ray.get(part.where, timeout=0))
+        try:
+            place: PartPlace = ray.get(part.where, timeout=0)
+        except Exception:  # noqa: BLE001  it never was on a node
+            return error
+        note_end(self._replica, place.node)
+        told = with_log(error, place.log)
+        logger.error("%s", told)
+        return told
 
 
 class Follower:
@@ -115,9 +133,9 @@ class Follower:
         self._ended = threading.Event()
         self._error: DrayError | None = None
 
-    def node_id(self) -> str:
-        """The id of its node."""
-        return own_node()
+    def place(self) -> PartPlace:
+        """Where it is."""
+        return PartPlace(node=own_node(), log=own_log())
 
     def run(self, spec: EngineSpec) -> None:
         """Run the ranks of this node until one of them ends.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from dataclasses import replace
 
 from dray.account import Account, Predicted, account_of, closing
@@ -25,7 +24,7 @@ def bill_job(store: Store, job: OpenJob, tokens: Tokens) -> Account | None:
     if not spans:
         return None
     epoch = job.lease.epoch
-    rest = closing(spans, epoch=epoch, host=socket.gethostname(), now=time.time())
+    rest = closing(spans, epoch=epoch, host=socket.gethostname(), now=job.clock())
     if rest:
         spans += rest
         store.put_spans(job.lease, [span for span in spans if span.epoch == epoch])

@@ -18,6 +18,7 @@ from dray.requests.inputs import states
 from dray.requests.queries import query_name
 from dray.requests.readers import files_of
 from dray.requests.sources import RowShape, Source, SqlQuery
+from dray.steady_clock import SteadyClock
 from dray.storage.files import check_writable, join
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take, work_of
 from dray.storage.layout import published_names
@@ -43,10 +44,11 @@ class OpenJob:
 
     ``skipped`` rows were terminal when it was opened, ``skipped_failed`` of them error rows. ``started`` and
     ``opened`` are seconds since 1970: when the run began by this machine's clock, and when the job was opened
-    by the store's, which says when rows were committed. ``due`` is when its time is over by this process's
-    monotonic clock, None for never. ``weights`` is the state of a model in an object store. ``identity`` is
-    the job's alone, in all stores. ``older`` is the job that has answered what its query gave before.
-    ``inputs`` has the states of the input's files before they were digested.
+    by the store's, which says when rows were committed. ``clock`` is this run's: nothing sets it. ``due`` is
+    when its time is over by this process's monotonic clock, None for never. ``weights`` is the state of a
+    model in an object store. ``identity`` is the job's alone, in all stores. ``older`` is the job that has
+    answered what its query gave before. ``inputs`` has the states of the input's files before they were
+    digested.
     """
 
     job_id: str
@@ -62,6 +64,7 @@ class OpenJob:
     older: str | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     skipped_failed: int = 0
+    clock: SteadyClock = field(default_factory=SteadyClock)
 
     @property
     def owner(self) -> Owner:

@@ -80,7 +80,7 @@ def report_data(
         generated_at=time.time(),
         created=known.created_at,
         started=timeline.began(),
-        ended=time.time(),
+        ended=timeline.clock(),
         model=job.settings.model,
         kind=", ".join(known.info.get("kinds", ())),
         engine=job.settings.engine,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dray.report import JOB_LANE, Phase
+from dray.steady_clock import SteadyClock
 
 _OTHER = "other"
 _PHASES = ("ingest", "cluster", "weights", "engine_start", "inference", "finalise", _OTHER)
@@ -15,21 +15,22 @@ _SHORT_GAP = 0.1  # seconds
 
 
 class Timeline:
-    """Collects phases from several threads; moments are seconds since 1970."""
+    """Collects phases from several threads; moments are seconds since 1970 by its ``clock``, the run's."""
 
-    def __init__(self, started: float | None = None) -> None:
-        self.started = started or time.time()
+    def __init__(self, started: float | None = None, clock: SteadyClock | None = None) -> None:
+        self.clock = clock or SteadyClock()
+        self.started = started or self.clock.began
         self._phases: list[Phase] = []
         self._guard = threading.Lock()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the block."""
-        began = time.time()
+        began = self.clock()
         try:
             yield
         finally:
-            self.add(name, began, time.time())
+            self.add(name, began, self.clock())
 
     def add(self, name: str, began: float, ended: float, lane: str = JOB_LANE) -> None:
         """Note a phase that was timed elsewhere."""
@@ -61,7 +62,7 @@ class Timeline:
         for phase in self.phases():
             if phase.lane == JOB_LANE and phase.name in sums:
                 sums[phase.name] += phase.seconds
-        return {"total": time.time() - self.began(), **sums}
+        return {"total": self.clock() - self.began(), **sums}
 
     def began(self) -> float:
         """When the first phase did."""

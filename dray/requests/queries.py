@@ -59,6 +59,8 @@ _OF_QUERIES = (*_OF_CONNECTIONS, "28", "3D", "42")
 # Of drivers without a SQLSTATE: MySQL's numbers for what is missing, misspelled or not allowed.
 _MYSQL_DRIVERS = ("pymysql", "MySQLdb")
 _MYSQL_OF_QUERIES = (1044, 1045, 1049, 1051, 1052, 1054, 1064, 1142, 1143, 1146, 1305)
+_NUMBERING = (*_MYSQL_DRIVERS, "pymssql")  # whose errors begin with the server's number of the error
+_ORACLE_CODE = re.compile(r"(ORA|DPY|DPI|TNS)-\d{4,5}\b")
 _SQLITE_QUOTES = re.compile("JSON path|fts5|MATCH")  # what its few texts with a value in them hold
 
 _Stage = Literal["connecting", "asking", "fetching"]
@@ -202,7 +204,8 @@ def _query_failed(error: Exception, stage: _Stage) -> str:
     if told_by_state or (not state and _quotes_no_row(cause, stage)):
         # The first line alone: drivers go on with the statement and its values.
         return f"{told}: {str(cause).strip().splitlines()[0][:200]}"
-    known = f" (SQLSTATE {state})" if state else ""
+    code = f"SQLSTATE {state}" if state else _own_code(cause)
+    known = f" ({code})" if code else ""
     return (
         f"{told}: {type(cause).__name__}{known}; what the driver says may quote a row, so dray does not "
         "show it: run the query in the database's own client"
@@ -221,6 +224,17 @@ def _quotes_no_row(cause: Any, stage: _Stage) -> bool:
     # libpq has no SQLSTATE for a connection that is lost, SQLAlchemy none for a query that gives no rows.
     lost = driver in ("psycopg", "psycopg2") and type(cause).__name__ == "OperationalError"
     return lost or driver == "sqlalchemy"
+
+
+def _own_code(cause: Any) -> str:
+    """The code of a driver without a SQLSTATE: a number, or a name, which quotes nothing. Empty for none."""
+    if isinstance(cause, sqlite3.Error):
+        return getattr(cause, "sqlite_errorname", "")
+    first = next(iter(cause.args), None)
+    if isinstance(first, int) and type(cause).__module__.partition(".")[0] in _NUMBERING:
+        return f"error {first}"
+    named = _ORACLE_CODE.match(str(cause))
+    return named[0] if named else ""
 
 
 def _sqlstate(cause: Any) -> str:

@@ -69,7 +69,7 @@ class Ending:
         untaken_seconds = 0.0 if unread else self.untaken.seconds
         try:
             verdict = self._verdict(told) if told.sign in _DEATHS else None
-            standing = self.work.store.standing(self.lease, self.node)
+            standing = self.work.store.standing(self.lease)
         except StoreError:
             facts = Facts(untaken_seconds=untaken_seconds, tries=self.tries)
             return AttemptResult(
@@ -113,7 +113,7 @@ class Ending:
         """
         store = self.work.store
         store.testify(self.lease, evidence(told, self.lease, proven=self.fed.proven))
-        standing = store.standing(self.lease, self.node)
+        standing = store.standing(self.lease)
         if is_spot(told, Facts(now=standing.now, notices=standing.notices)):
             return None
         return verdict_on(store, self.lease, self.work.verdict_seconds)

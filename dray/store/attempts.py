@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, insert, select, update
+from sqlalchemy import ColumnElement, Select, and_, case, func, insert, select, update
 
 from dray.failures.facts import Cause
 from dray.places import place_of
 from dray.store.attempt_causes import AttemptCause
 from dray.store.connection import Tx
 from dray.store.records import Attempt, Notice
-from dray.store.schema import attempts, notices
+from dray.store.schema import attempts, notices, replicas
 
 _DEATHS = (Cause.ENGINE_CRASH, Cause.OOM, Cause.NODE_LOSS)
 
@@ -66,24 +66,27 @@ def rows_of_attempt(tx: Tx, job_key: int, shard: int, epoch: int) -> int:
     return int(tx.execute(published).scalar() or 0)
 
 
-def node_of_attempt(tx: Tx, job_key: int, shard: int, epoch: int) -> str | None:
-    """The node of the replica that one attempt ran on, where that is known."""
-    known = select(attempts.c.node).where(
-        attempts.c.job_key == job_key, attempts.c.shard == shard, attempts.c.epoch == epoch
-    )
-    return tx.execute(known).scalar()
-
-
 def last_death(tx: Tx, job_key: int, shard: int) -> str | None:
     """The place where a replica last died under a shard's attempt, whatever it had been given."""
-    latest = (
-        select(attempts.c.node, attempts.c.replica)
-        .where(attempts.c.job_key == job_key, attempts.c.shard == shard, attempts.c.cause.in_(_DEATHS))
-        .order_by(attempts.c.epoch.desc())
-        .limit(1)
-    )
-    found = tx.execute(latest).first()
+    died = _places(job_key, shard).where(attempts.c.cause.in_(_DEATHS))
+    found = tx.execute(died.order_by(attempts.c.epoch.desc()).limit(1)).first()
     return None if found is None else place_of(found.node, found.replica)
+
+
+def place_of_attempt(tx: Tx, job_key: int, shard: int, epoch: int) -> str | None:
+    """The place where one attempt ran, as far as it is known."""
+    found = tx.execute(_places(job_key, shard).where(attempts.c.epoch == epoch)).first()
+    return None if found is None else place_of(found.node, found.replica)
+
+
+def _places(job_key: int, shard: int) -> Select[tuple[str | None, str | None]]:
+    """Nodes and replicas of a shard's attempts: all nodes of one that the job's present driver knows."""
+    known = and_(replicas.c.job_key == attempts.c.job_key, replicas.c.name == attempts.c.replica)
+    return (
+        select(func.coalesce(replicas.c.node, attempts.c.node).label("node"), attempts.c.replica)
+        .select_from(attempts.outerjoin(replicas, known))
+        .where(attempts.c.job_key == job_key, attempts.c.shard == shard)
+    )
 
 
 def list_attempts(tx: Tx, job_key: int) -> list[Attempt]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 
-from dray.places import split_place
+from dray.places import apart, split_place
 from dray.store.connection import Tx, insert_ignoring
 from dray.store.jobs import alone
 from dray.store.loss_records import attempt_of
@@ -133,11 +133,21 @@ def _answered(tx: Tx, job_key: int, scope: str) -> int:
     table = attempts if scope else shards
     total = select(func.coalesce(func.sum(table.c.done), 0)).where(table.c.job_key == job_key)
     node, lane = split_place(scope)
-    if node:
-        total = total.where(attempts.c.node == node)
     if lane:
         total = total.where(or_(*(_is_of(lane, prefix) for prefix in ("", "%/"))))
-    return int(tx.execute(total).scalar_one())
+    if not node:
+        return int(tx.execute(total).scalar_one())
+    rows = int(tx.execute(total.where(attempts.c.node == node)).scalar_one())
+    beside = _with_a_part_on(tx, job_key, node)  # by itself: each of the two has an index
+    return rows + (int(tx.execute(total.where(attempts.c.replica.in_(beside))).scalar_one()) if beside else 0)
+
+
+def _with_a_part_on(tx: Tx, job_key: int, node: str) -> list[str]:
+    """Replicas on several nodes whose process is elsewhere: their attempts have the node of that."""
+    several = select(replicas.c.name, replicas.c.node).where(
+        replicas.c.job_key == job_key, replicas.c.node.contains("+")
+    )
+    return [row.name for row in tx.execute(several) if node in apart(row.node)[1:]]
 
 
 def _is_of(lane: str, prefix: str) -> ColumnElement[bool]:

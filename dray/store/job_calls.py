@@ -27,6 +27,10 @@ class JobCalls(Calls):
         """The job of the lease; FencedError when another driver has it, or it was deleted."""
         return self._read(lambda tx: jobs.driven(tx, lease))
 
+    def check_present(self, seen: Job) -> None:
+        """Raises UnknownJobError when the job was deleted since it was ``seen``: ask it after other reads."""
+        self._read(lambda tx: jobs.check_present(tx, seen))
+
     def list_jobs(self, limit: int = 50) -> list[Job]:
         """The newest jobs, newest first."""
         return self._read(lambda tx: jobs.latest(tx, limit))

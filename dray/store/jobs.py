@@ -298,10 +298,13 @@ def cancel_undriven(tx: Tx, seen: Job, *, seize: bool) -> bool:
 
 
 def orders(tx: Tx, job_key: int) -> StopSignals:
-    """What is to become of the job, by the database's clock."""
+    """What is to become of the job, by the database's clock. FencedError for one that was deleted."""
     over = func.coalesce(jobs.c.expires_at <= tx.now, false())
     wanted = select(jobs.c.cancel_requested, over, jobs.c.state).where(jobs.c.job_key == job_key)
-    cancelled, expired, state = tx.execute(wanted).one()
+    found = tx.execute(wanted).first()
+    if found is None:
+        raise FencedError("the job was deleted; stop")
+    cancelled, expired, state = found
     return StopSignals(cancelled=bool(cancelled), expired=bool(expired), at_rest=JobState(state).at_rest)
 
 

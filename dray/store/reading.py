@@ -7,6 +7,7 @@ from contextlib import closing
 
 from sqlalchemy import func, select
 
+from dray.errors import UnknownJobError
 from dray.requests.model import REUSED
 from dray.requests.sharing import Answer
 from dray.store.connection import Tx, walk_the_key
@@ -67,14 +68,21 @@ waiting, and what a process that reads keeps in memory."""
 
 
 def progress(tx: Tx, job_key: int) -> Progress:
-    """Counts and tokens from the shards' counters: as many rows read as there are shards."""
+    """Counts and tokens from the shards' counters: as many rows read as there are shards.
+
+    Raises:
+        UnknownJobError: the job was deleted since its key was read.
+    """
     totals = shards.c.done, shards.c.failed, shards.c.prompt_tokens, shards.c.cached_tokens
     sums = [func.coalesce(func.sum(column), 0) for column in (*totals, shards.c.completion_tokens)]
     done, failed, prompt, cached, completion = tx.execute(
         select(*sums).where(shards.c.job_key == job_key)
     ).one()
     others = select(jobs.c.total, jobs.c.rejected, jobs.c.shared_done, jobs.c.shared_failed)
-    total, rejected, answered, refused = tx.execute(others.where(jobs.c.job_key == job_key)).one()
+    found = tx.execute(others.where(jobs.c.job_key == job_key)).first()
+    if found is None:
+        raise UnknownJobError("the job was deleted meanwhile; `dray jobs` lists the jobs of its store")
+    total, rejected, answered, refused = found
     counts = Counts(total=int(total or 0), done=int(done) + answered, failed=int(failed) + rejected + refused)
     return Progress(
         counts=counts,

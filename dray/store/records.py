@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+from dray.places import joined
 from dray.store.states import JobState, ReplicaState, ShardState
 
 REJECTED = -1
@@ -184,7 +185,8 @@ class ReplicaRow:
     """A replica of the job, as its driver last knew it.
 
     ``slots`` is how many shards it takes at a time; ``node`` is the cluster's id of its node and ``host`` the
-    name people know it by, None until it is ready; ``reserved`` is the suspect that is to have it alone.
+    name people know it by, None until it is ready; ``others`` are the ids of its other nodes, where it is on
+    several. ``reserved`` is the suspect that is to have it alone.
     ``note`` says why it does not work, where it does not. ``family`` is that of the last of its shards that
     had one: its cache holds that prefix.
     """
@@ -199,6 +201,12 @@ class ReplicaRow:
     reserved: int | None = None
     note: str | None = None
     family: int = 0
+    others: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> str | None:
+        """All of its nodes, as :mod:`dray.places` has them; None where its process's is not known."""
+        return None if self.node is None else joined([self.node, *self.others])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

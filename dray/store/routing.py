@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from dray.places import place_of
+from dray.places import apart, place_of
 from dray.scheduling import Backlog, Ready, ReplicaView, ShardView, choose, nearness, views
 from dray.store.attempts import last_death
 from dray.store.connection import Tx, insert_into
@@ -32,8 +32,9 @@ from dray.store.records import ReplicaRow
 from dray.store.schema import replicas, shards
 from dray.store.states import OPEN_STATES, ReplicaState, ShardState
 
-_COLUMNS = [replicas.c[name] for name in ReplicaRow.__dataclass_fields__]
-_TOLD = [name for name in ReplicaRow.__dataclass_fields__ if name not in ("name", "reserved", "family")]
+_NAMES = [name for name in ReplicaRow.__dataclass_fields__ if name != "others"]
+_COLUMNS = [replicas.c[name] for name in _NAMES]
+_TOLD = [name for name in _NAMES if name not in ("name", "reserved", "family")]
 
 
 def put(tx: Tx, job_key: int, rows: Sequence[ReplicaRow]) -> None:
@@ -49,7 +50,7 @@ def put(tx: Tx, job_key: int, rows: Sequence[ReplicaRow]) -> None:
         where=or_(*(replicas.c[name].is_distinct_from(new) for name, new in news.items())),
     )
     own = {"job_key": job_key, "changed_at": now}
-    told = [{name: getattr(row, name) for name in _TOLD} for row in rows]
+    told = [{**{name: getattr(row, name) for name in _TOLD}, "node": row.nodes} for row in rows]
     values = [
         {**own, "name": row.name, **of, "state": row.state.value} for row, of in zip(rows, told, strict=True)
     ]
@@ -86,7 +87,9 @@ def get(tx: Tx, job_key: int, name: str) -> ReplicaRow | None:
 
 
 def _row(row: Row[Any]) -> ReplicaRow:
-    return ReplicaRow(**{**row._mapping, "state": ReplicaState(row.state)})
+    node, *others = apart(row.node) or (None,)
+    own = {"state": ReplicaState(row.state), "node": node, "others": tuple(others)}
+    return ReplicaRow(**{**row._mapping, **own})
 
 
 def elsewhere(tx: Tx, job_key: int, before: str | None, here: str | None) -> bool:
@@ -99,10 +102,9 @@ def elsewhere(tx: Tx, job_key: int, before: str | None, here: str | None) -> boo
     known = select(replicas.c.node, replicas.c.name).where(
         replicas.c.job_key == job_key, replicas.c.node.is_not(None)
     )
-    places = {place_of(*row) for row in tx.execute(known)} | {here}
-    farther = any(nearness(place, here) == 0 for place in places)
-    wanted = 0 if farther else 1
-    return (before is not None and nearness(before, here) <= wanted) or len(places) == 1
+    near = {nearness(place_of(*row), here) for row in tx.execute(known)}
+    wanted = 0 if 0 in near else 1
+    return (before is not None and nearness(before, here) <= wanted) or near <= {2}
 
 
 STANDING = shards.c.crashes, shards.c.crashed_at, shards.c.family

@@ -237,7 +237,7 @@ replicas = Table(
     Column("name", String, primary_key=True),
     Column("lane", Integer, nullable=False),
     Column("state", String, nullable=False),
-    Column("node", String),
+    Column("node", String),  # all of its nodes, as in dray.places
     Column("host", String),
     Column("slots", Integer, nullable=False),
     Column("max_num_seqs", Integer, nullable=False, server_default="0"),

@@ -196,9 +196,9 @@ class ShardCalls(Calls):
             )
         )
 
-    def standing(self, lease: ShardLease, node: str | None = None) -> ShardSnapshot:
-        """What is known of a shard at the end of an attempt; ``node`` is its replica's, where known."""
-        return self._read(lambda tx: shards.standing(tx, lease, node), snapshot=True, long=False)
+    def standing(self, lease: ShardLease) -> ShardSnapshot:
+        """What is known of a shard at the end of an attempt."""
+        return self._read(lambda tx: shards.standing(tx, lease), snapshot=True, long=False)
 
     def done_indexes(self, job_id: str, indexes: Iterable[int]) -> list[int]:
         """Those of ``indexes`` that have an outcome, ascending. One read: ask for some thousands at most."""

@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, func, insert, select, update
 
 from dray.errors import FencedError, StoreFatalError
-from dray.places import place_of
+from dray.places import apart, split_place
 from dray.store import charges, routing
 from dray.store.attempt_causes import INTERRUPTIONS, AttemptCause
 from dray.store.attempts import (
     close_attempts,
     list_notices,
-    node_of_attempt,
+    place_of_attempt,
     rows_of_attempt,
 )
 from dray.store.connection import Tx
@@ -231,22 +231,23 @@ def split(
     return [_shard(row) for row in tx.execute(children.order_by(shards.c.number))]
 
 
-def standing(tx: Tx, lease: ShardLease, node: str | None) -> ShardSnapshot:
+def standing(tx: Tx, lease: ShardLease) -> ShardSnapshot:
     """What is known of a shard whose attempt ends."""
-    known = list_notices(tx, lease.key) if node is not None else []
-    shard = _get(tx, lease)
+    shard, place = _get(tx, lease), _place(tx, lease)
+    nodes = apart(split_place(place)[0]) if place is not None else ()
+    known = list_notices(tx, lease.key) if nodes else []
     return ShardSnapshot(
         now=float(tx.execute(select(tx.now)).scalar_one()),
         shard=shard,
         new_rows=rows_of_attempt(tx, lease.key, lease.number, lease.epoch),
-        elsewhere=routing.elsewhere(tx, lease.key, shard.crashed_at, place_of(node, lease.replica)),
-        notices=tuple(notice for notice in known if notice.node == node),
+        elsewhere=routing.elsewhere(tx, lease.key, shard.crashed_at, place),
+        notices=tuple(notice for notice in known if notice.node in nodes),
         orders=orders(tx, lease.key),
     )
 
 
 def _place(tx: Tx, lease: ShardLease) -> str | None:
-    return place_of(node_of_attempt(tx, lease.key, lease.number, lease.epoch), lease.replica)
+    return place_of_attempt(tx, lease.key, lease.number, lease.epoch)
 
 
 def _check_parts(parent: Shard, parts: Sequence[ShardSpec]) -> None:

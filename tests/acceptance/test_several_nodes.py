@@ -10,11 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dray.engine.vllm_adapter.rank_memory import PREFIX
 from dray.store import open_store
 from dray.weights.source.publish import publish
 from tests.support.command import Command, committed, run_arguments, write_requests
 from tests.support.engines import write_lively_model
-from tests.support.followers import FOLLOWER, processes_on
+from tests.support.followers import FOLLOWER, LEADER, processes_on
 from tests.support.raylets import Raylets, Shape
 from tests.support.s3_emulator import EmulatorProcess
 
@@ -101,10 +102,13 @@ def test_a_part_that_is_killed_is_replaced_and_leaves_no_rank(
     run = _start(store, raylets, requests, tmp_path, core="inside")
     _kill(_part(run, raylets))
     run.until(lambda: committed(tmp_path / "out") > 0, what="a committed row")
-    _kill(_part(run, raylets))
+    part, memory = _part(run, raylets), _memory(raylets)
+    assert memory
+    _kill(part)
     ended = run.wait(400)
     assert ended.code == 0, ended.stderr[-6000:]
     assert answers(tmp_path) == expected
+    assert not [path for path in memory if path.exists()]
 
 
 def _part(run: Command, raylets: Raylets) -> psutil.Process:
@@ -124,6 +128,17 @@ def _command(process: psutil.Process) -> str:
     with suppress(psutil.Error):  # it ends just now, or has
         return " ".join(process.cmdline())
     return ""
+
+
+def _memory(raylets: Raylets) -> list[Path]:
+    """What the replica's process and its ranks share. Python's helper, which would remove it, is killed."""
+    (leader,) = processes_on(raylets.nodes, LEADER).values()
+    family = [leader, *leader.children(recursive=True)]
+    for process in family:
+        if "resource_tracker" in _command(process):
+            process.kill()
+    pids = {str(process.pid) for process in family}
+    return [path for path in Path("/dev/shm").glob(f"{PREFIX}*") if path.name.split("~")[2] in pids]
 
 
 def _kill(part: psutil.Process) -> None:

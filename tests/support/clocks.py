@@ -7,6 +7,7 @@ Ray or Prefect left there would then live by its clock, and it would count their
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import ParamSpec, TypeVar
@@ -28,3 +29,16 @@ def replace_here(
         return (stand_in if threading.get_ident() == mine else real)(*args, **kwargs)
 
     monkeypatch.setattr(module, name, either)
+
+
+class Clocks:
+    """The machine's clock, which may be set, and one that only moves on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall, self.passed = 1.8e9, 500.0
+        replace_here(monkeypatch, time, "time", lambda: self.wall)
+        replace_here(monkeypatch, time, "clock_gettime", lambda _: self.passed)
+
+    def go_on(self, seconds: float) -> None:
+        self.wall += seconds
+        self.passed += seconds

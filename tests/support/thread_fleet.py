@@ -40,6 +40,7 @@ class Script:
 
     ``death`` is how an engine's own end shows. ``lose`` says, before each micro-batch of a replica, whether
     it is lost with its node, given the replica's number (in order of their starts) and the batch's.
+    ``hold`` is called with each micro-batch, and may keep it for a while: its rows then take as long.
     ``spec`` may change what an engine is built with on a node. Engines on ``broken`` nodes die alone,
     whatever ``death`` says. A finished row waits ``flush`` seconds for its micro-batch, and ``most`` replicas
     are started in all.
@@ -47,6 +48,7 @@ class Script:
 
     death: Death = Death.ENGINE
     lose: Callable[[int, int], bool] = lambda replica, batch: False
+    hold: Callable[[Sequence[Outcome]], None] = lambda batch: None
     spec: Callable[[EngineSpec, str], EngineSpec] = lambda spec, node: spec
     most: int = 200
     broken: frozenset[str] = frozenset()
@@ -141,6 +143,8 @@ class ThreadReplica:
             for count, batch in enumerate(self._replica.results(session, rows, script.flush)):
                 if script.lose(self._number, count):
                     self._fleet.lose_node(self._node)
+                if self.lost is None:
+                    script.hold(batch)
                 if self.lost is not None:
                     raise self.lost
                 yield batch

@@ -24,6 +24,7 @@ LAYERS = (
         "history",
         "machine",
         "ports",
+        "steady_clock",
         "temporary",
     },
     {"codes", "kinds", "triggers"},

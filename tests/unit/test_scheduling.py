@@ -131,6 +131,11 @@ def test_the_backlog_is_counted_only_where_it_decides() -> None:
         ("n0 replica-0", "n0 replica-0", 2),
         (None, "n0 replica-0", 0),
         ("n0 replica-0", None, 0),
+        ("n0+n1 replica-0", "n2+n3 replica-0", 0),
+        ("n0+n1 replica-0", "n1+n2 replica-0", 1),  # the shared node may be at fault
+        ("n0+n1 replica-0", "n1 replica-0", 1),
+        ("n0+n1 replica-0", "n1+n0 replica-1", 1),
+        ("n0+n1 replica-0", "n1+n0 replica-0", 2),
     ],
 )
 def test_the_same_place_is_nearer_than_another_one_of_its_node(

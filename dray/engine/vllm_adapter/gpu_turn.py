@@ -10,10 +10,11 @@ import fcntl
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from dray.temporary import lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -42,4 +43,4 @@ def turn_on(gpus: float | None) -> Iterator[None]:
 def _lock_file() -> Path:
     """Ray says by this variable which GPU the replica shares."""
     device = re.sub(r"[^\w.-]", "_", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
-    return Path(tempfile.gettempdir()) / f"dray-{os.getuid()}-gpu-{device}.lock"
+    return lock_file(f"gpu-{device}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -45,13 +46,31 @@ def cluster() -> Iterator[tuple[str, str]]:
         yield str(raylets.settings.address), raylets.nodes[0]
         restore_auth(before)
         raylets.stop()
+        own_node.lock_of(str(raylets.settings.address)).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def own_tmp() -> Iterator[str]:
+    """A short name: Ray's sockets are below it."""
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_node_that_two_drivers_hold_ends_with_the_second(killed: bool, cluster: tuple[str, str]) -> None:
+def test_a_node_that_two_drivers_hold_ends_with_the_second(
+    killed: bool, cluster: tuple[str, str], own_tmp: str
+) -> None:
+    """Each has a folder of its own for temporary files."""
     address, head = cluster
     command = [sys.executable, "-c", DRIVER, address, head]
-    first = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": own_tmp},
+    )
     assert first.stdout is not None
     assert first.stdout.readline() == "joined\n"
     both = {one.node_id for one in nodes_at(address)}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +17,17 @@ import ray
 from dray.cli.app import run_app
 from dray.cluster import asking, open_cluster
 from dray.cluster.asking import ReplicaResources
+from dray.cluster.placing import let_go, reserve
 from dray.cluster.ray_fleet import RayFleet
 from dray.cluster.ray_private import death_of, node_of
 from dray.driver.observers import LogObserver
 from dray.driver.pool import ReplicaPool
 from dray.driver.run import Driver
 from dray.driver.whole_job import engine_spec
+from dray.engine.followers import Followers
+from dray.engine.part_ends import take_end
 from dray.engine.protocol import EngineSpec
+from dray.errors import ReplicaLostError
 from dray.job.finalising import finalise_job
 from dray.job.ingesting import ingest_job
 from dray.job.opening import open_job
@@ -33,8 +39,10 @@ from dray.shard.task import RayReplicas
 from dray.store import JobState, ReplicaState, Store, open_store
 from tests.chaos.soak_driver import DeafFleet
 from tests.support.command import write_requests
+from tests.support.followers import FOLLOWER, processes_on
 from tests.support.raylets import Raylets, Shape
 from tests.support.thread_executor import ThreadExecutor
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 
@@ -170,6 +178,40 @@ def test_gpus_are_asked_of_ray_while_no_node_has_any(
         assert [one.process.node() for one in pool._replicas] == [None, None]
         pool.stop()
         _assert_a_dead_actor_has_its_node()
+    finally:
+        cluster.release()
+
+
+def test_a_part_of_an_engine_that_is_lost_leaves_word_of_its_log(
+    raylets: Raylets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process stands for the replica's, whose engine has a part on another node."""
+    monkeypatch.setenv("VLLM_HOST_IP", "127.0.0.1")
+    cluster = open_cluster(raylets.settings)
+    cluster.start()
+    try:
+        cluster.wait()
+        group = reserve(ReplicaResources(cpus=1, nodes=2), (), avoid=())
+        spec = EngineSpec(
+            name="simulated",
+            model="m",
+            kind=Kind.CHAT,
+            arguments={"nnodes": 2, "tensor_parallel_size": 2},
+        )
+        parts = Followers("job/1/replica-0", spec, group)
+        until(lambda: bool(processes_on(raylets.nodes, FOLLOWER)))
+        ((node, process),) = processes_on(raylets.nodes, FOLLOWER).items()
+        ray.get(parts._parts[0].where)
+        process.kill()
+        lost = parts.ended(60.0)
+        assert isinstance(lost, ReplicaLostError)
+        text = str(lost)
+        assert text.startswith("replica job/1/replica-0, its part on node 2 of 2 was lost")
+        log = re.search(rf"; its log: {socket.gethostname()}:(/\S+\.out), (/\S+\.err)$", text)
+        assert log is not None, text
+        assert all(Path(name).is_file() for name in log.groups())
+        assert take_end("job/1/replica-0") == node
+        let_go(group)
     finally:
         cluster.release()
 

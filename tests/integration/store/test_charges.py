@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dray.errors import FencedError
-from dray.store import Charge, JobState, Spending, Store, open_store
+from dray.store import Charge, JobState, ReplicaRow, ReplicaState, Spending, Store, open_store
 from tests.support.stores import FakeClock, claimed, failure, note_charges, outcomes, ready_job
 
 pytestmark = pytest.mark.integration
@@ -49,6 +49,28 @@ def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
     store.commit(lease, outcomes([1]))
     assert spent(store, "model", within=0.0) == 0
     assert spent(store, "model") == 3
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_an_answer_counts_at_each_node_of_its_replica(store: Store, node: str) -> None:
+    """The engine's part on the second one may be what died again and again."""
+    job = ready_job(store, shards=1, rows=4)
+    replica = ReplicaRow(
+        name="job/1/replica-0", lane=0, state=ReplicaState.READY, slots=1, node="n1", others=("n2",)
+    )
+    store.put_replicas(job, [replica])
+    lease = store.place_shard(job, 0, owner="w").lease
+    assert lease is not None
+    store.note_attempt(lease, node="n1")
+    scope = f"{node} replica-0"
+    note_charges(store, "job", [Charge(budget="replica", scope=scope, event="r", cause="ENGINE_CRASH")])
+    assert spent(store, "replica", scope=scope, within=0.0) == 1
+    store.commit(lease, outcomes([0]))
+    assert spent(store, "replica", scope=scope, within=0.0) == 0
+    assert store.overspent("job", "replica", above=0, within=0.0) == []
+    other = Charge(budget="replica", scope="n3 replica-0", event="s", cause="ENGINE_CRASH")
+    note_charges(store, "job", [other])
+    assert store.overspent("job", "replica", above=0, within=0.0) == [other.scope]
 
 
 def test_each_budget_and_scope_is_counted_by_itself(store: Store) -> None:

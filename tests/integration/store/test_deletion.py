@@ -13,6 +13,7 @@ from contextlib import suppress
 import pytest
 from sqlalchemy import func, insert, select
 
+from dray.cli.facts import facts_of
 from dray.errors import FencedError, JobBusyError, UnknownJobError
 from dray.job import deleting
 from dray.job.deleting import delete_job, finish_deletions
@@ -71,6 +72,31 @@ def test_a_deleted_job_leaves_no_row_and_others_stay(store: Store) -> None:
     assert store.verify_counts("other").done == 8
     with pytest.raises(UnknownJobError):
         delete_job(store, "job")
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_who_looks_at_a_job_that_is_deleted_meanwhile_is_told_so(
+    store: Store, store_url: str, clock: FakeClock, another: bool
+) -> None:
+    """Also where a new job has its name by then, and on SQLite its key."""
+    _busy_job(store, "job")
+    with open_store(store_url, create=False) as looking:
+        seen = looking.get_job("job")
+        delete_job(store, "job")
+        if another:
+            clock.pass_seconds(1)
+            _busy_job(store, "job")
+        with pytest.raises(UnknownJobError, match=r"job .*was deleted"):
+            facts_of(looking, seen)
+
+
+def test_holders_of_a_job_that_was_deleted_stop(store: Store, store_url: str) -> None:
+    _busy_job(store, "job")
+    with open_store(store_url, create=False) as holding:
+        assert not holding.orders("job").cancelled
+        delete_job(store, "job")
+        with pytest.raises(FencedError, match="the job was deleted; stop"):
+            holding.orders("job")
 
 
 def test_a_job_that_runs_is_not_deleted(store: Store, clock: FakeClock) -> None:

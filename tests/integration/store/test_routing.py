@@ -12,7 +12,7 @@ import pytest
 from dray.driver.shard_views import replica_views
 from dray.errors import FencedError
 from dray.scheduling import Backlog, ShardView, choose
-from dray.store import Claim, JobLease, ReplicaRow, ReplicaState, Shard, ShardLease, ShardState, Store
+from dray.store import Claim, JobLease, Notice, ReplicaRow, ReplicaState, Shard, ShardLease, ShardState, Store
 from tests.support.stores import FINGERPRINT, FakeClock, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
@@ -146,7 +146,7 @@ def _die(store: Store, lease: ShardLease, *, suspect: bool = True) -> bool:
     """The shard's engine dies; whether that was at another place than its crash before."""
     [node] = [row.node for row in store.replicas(lease.job_id) if row.name == lease.replica]
     store.note_attempt(lease, node=node)
-    elsewhere = store.standing(lease, node).elsewhere
+    elsewhere = store.standing(lease).elsewhere
     store.replica_gone(lease.job_id, lease.replica or "")
     store.release_shard(lease, cause="ENGINE_CRASH", suspect=suspect)
     return elsewhere
@@ -198,6 +198,42 @@ def test_a_crash_at_the_only_place_counts(store: Store) -> None:
     for generation in range(2):
         store.put_replicas(job, [_at("n1", 0, generation)])
         assert _die(store, _placed(store, job, 0))
+
+
+def test_replicas_that_share_a_node_are_at_one_place(store: Store) -> None:
+    """Each is on two nodes: a bad node that both have would make them die, and the row is not convicted."""
+    job = ready_job(store, shards=3)
+    first, second = replace(_at("n1", 0), others=("n2",)), replace(_at("n2", 1), others=("n3",))
+    far = replace(_at("n4", 2), others=("n5",))
+    store.put_replicas(job, [first, second, far])
+    assert [(row.node, row.others) for row in store.replicas("job")][:2] == [("n1", ("n2",)), ("n2", ("n3",))]
+    assert not _die(store, _placed(store, job, 0))
+    busy = [_placed(store, job, number) for number in (1, 2)]
+    assert [lease.replica for lease in busy] == [second.name, far.name]
+    store.release_shard(busy[0], cause="SPOT")
+    assert store.place_shard(job, 0, owner="w0").waiting  # for the one that shares no node with the first
+    store.put_replicas(job, [replace(far, state=ReplicaState.GONE)])
+    near = _placed(store, job, 0)
+    assert near.replica == second.name
+    assert not _die(store, near)
+
+
+def test_replicas_that_share_a_node_convict_where_no_others_are(store: Store) -> None:
+    job = ready_job(store, shards=1)
+    for generation, (node, other) in enumerate([("n1", "n2"), ("n1", "n3"), ("n2", "n3")]):
+        store.put_replicas(job, [replace(_at(node, 0, generation), others=(other,))])
+        assert _die(store, _placed(store, job, 0))
+
+
+def test_a_shard_hears_notices_of_all_nodes_of_its_replica(store: Store) -> None:
+    job = ready_job(store, shards=1)
+    store.put_replicas(job, [replace(_at("n1", 0), others=("n2",)), _at("n3", 1)])
+    lease = _placed(store, job, 0)
+    for node in ("n1", "n2", "n3"):
+        store.record_notice(
+            "job", Notice(node=node, source="test", action="terminate", deadline=None, seen_at=0.0)
+        )
+    assert [notice.node for notice in store.standing(lease).notices] == ["n1", "n2"]
 
 
 def test_halves_keep_away_from_where_the_whole_died(store: Store) -> None:

@@ -95,7 +95,7 @@ class Life:
         yield store.commit(first, [*outcomes([0, 1]), failure(2)]).inserted
         store.commit(second, outcomes([4]))
         store.renew_shard(second)
-        yield store.standing(first, "n0").new_rows, store.standing(second, "n1").new_rows
+        yield store.standing(first).new_rows, store.standing(second).new_rows
         store.testify(first, Evidence(sign="lost"))
         yield store.verdict_status(first), store.verdict_status(second)
         verdict = Verdict(cause="ENGINE_CRASH", event="replica run/replica-0")

@@ -19,8 +19,9 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
 from dray.job.opening import OpenJob
 from dray.requests import Kind
+from dray.steady_clock import SteadyClock
 from dray.store import ReplicaState
-from tests.support.clocks import replace_here
+from tests.support.clocks import Clocks
 from tests.unit.driver.scripted import ScriptedProcess
 
 pytestmark = pytest.mark.unit
@@ -47,10 +48,8 @@ class Counted:
 def test_what_the_nodes_cost_takes_time_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by its square: a driver with a budget counts every two seconds."""
     settings = SimpleNamespace(request=SimpleNamespace(price=2.0))
-    job = SimpleNamespace(started=0.0, settings=settings, lease=SimpleNamespace(epoch=1), job_id="job")
-    ledger = Ledger(
-        cast("OpenJob", job), ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s")
-    )
+    job = job_of(settings)
+    ledger = Ledger(job, ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s"))
     for number in range(LIVES):
         began, last = HOUR * (number // 100), ReplicaState.GONE if number < 200 else ReplicaState.READY
         for state, at in ((ReplicaState.STARTING, began), (last, began + HOUR)):
@@ -74,12 +73,18 @@ def test_what_the_nodes_cost_takes_time_by_their_number(monkeypatch: pytest.Monk
     assert sum(span.micros for span in spans) == 1_000_000 * HOUR * (100 * 3 + 100 * 1)
 
 
+def job_of(settings: SimpleNamespace, started: float = 0.0) -> OpenJob:
+    lease = SimpleNamespace(epoch=1)
+    job = SimpleNamespace(started=started, settings=settings, lease=lease, job_id="job", clock=SteadyClock())
+    return cast("OpenJob", job)
+
+
 @pytest.fixture
 def ledger() -> Ledger:
     """Of a job that began at 0, on a cluster without nodes, at $10 an hour for any node."""
     settings = SimpleNamespace(request=SimpleNamespace(price=10.0))
-    job = SimpleNamespace(started=0.0, settings=settings, lease=SimpleNamespace(epoch=1), job_id="job")
-    return Ledger(cast("OpenJob", job), ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s"))
+    job = job_of(settings)
+    return Ledger(job, ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s"))
 
 
 def change(
@@ -118,10 +123,10 @@ def test_what_a_node_did_for_others_costs_the_job_nothing(ledger: Ledger) -> Non
 def test_nodes_of_a_joined_cluster_count_from_the_first_replica_on_them(shared: bool, seconds: float) -> None:
     """A job that grows there after an hour did not have them before; a rented node is paid all the time."""
     settings = SimpleNamespace(request=SimpleNamespace(price=10.0))
-    job = SimpleNamespace(started=0.0, settings=settings, lease=SimpleNamespace(epoch=1), job_id="job")
+    job = job_of(settings)
     there = Node(node_id="there", host="there", cpus=8, gpus=1, stable=False)
     info = ClusterInfo(address="a", nodes=(there,), seconds=0.0, stable_resource="s", shared=shared)
-    ledger = Ledger(cast("OpenJob", job), info)
+    ledger = Ledger(job, info)
     change(ledger, ReplicaState.STARTING, HOUR, "there", began=HOUR)
     spans = ledger.spans(HOUR + 60.0)
     assert sum(span.micros for span in spans) == seconds * 1_000_000
@@ -135,19 +140,6 @@ def test_only_a_replica_that_had_a_node_was_interrupted(ledger: Ledger, node: st
     change(ledger, ReplicaState.STARTING, 100.0, "b", name="replica-0~1", began=90.0)
     [phase] = {span.phase for span in ledger.spans(110.0) if span.replica == "replica-0~1"}
     assert (phase is Phase.RESTART) == (node is not None)
-
-
-class Clocks:
-    """The machine's clock, which may be set, and one that only moves on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.wall, self.passed = 1.8e9, 500.0
-        replace_here(monkeypatch, time, "time", lambda: self.wall)
-        replace_here(monkeypatch, time, "clock_gettime", lambda _: self.passed)
-
-    def go_on(self, seconds: float) -> None:
-        self.wall += seconds
-        self.passed += seconds
 
 
 class Told:
@@ -194,11 +186,9 @@ def test_a_clock_that_is_set_costs_nothing_and_saves_nothing(
             clocks.wall += step
 
     settings = SimpleNamespace(request=SimpleNamespace(price=60.0))  # a dollar a minute
-    job = SimpleNamespace(
-        started=clocks.wall, settings=settings, lease=SimpleNamespace(epoch=1), job_id="job"
-    )
+    job = job_of(settings, started=clocks.wall)
     info = ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s", ready=clocks.wall)
-    ledger = Ledger(cast("OpenJob", job), info)
+    ledger = Ledger(job, info)
     told = Told(ledger)
     go_on()
     first = told.replica("replica-0")

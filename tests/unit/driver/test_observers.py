@@ -8,6 +8,7 @@ import pytest
 
 from dray.driver.events import (
     Progressed,
+    ReplicaChanged,
     ReplicaLogged,
     ReplicaLooked,
     ReplicaReady,
@@ -16,18 +17,23 @@ from dray.driver.events import (
     Warned,
 )
 from dray.driver.observers import ListenersObserver, LogObserver, ReportObserver
-from dray.driver.replica_handle import ReplicaStart
+from dray.driver.replica_handle import ReplicaHandle, ReplicaStart
 from dray.engine import EngineInfo, ReplicaStatus
 from dray.engine.loop_stats import LoopStats
+from dray.engine.protocol import EngineSpec
 from dray.job import current_job
 from dray.job.reporting import ReplicaAccount
 from dray.job.timeline import Timeline
 from dray.report import Pulse
+from dray.requests import Kind
 from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended
+from tests.support.clocks import Clocks
+from tests.unit.driver.scripted import ScriptedProcess
 
 pytestmark = pytest.mark.unit
 
+SPEC = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
 PULSE = Pulse(finished=1, failed=0, total=2)
 
 
@@ -86,6 +92,45 @@ def test_the_time_of_a_run_is_told_by_its_events() -> None:
     assert ("engine_start", "replica-0", 200.0, 205.0) in phases
     assert ("weights", "replica-0", 100.0, 104.0) in phases
     assert {end for name, _, _, end in phases if name == "inference"} == {150.0}
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+@pytest.mark.parametrize("moment", range(4))
+def test_a_clock_that_is_set_moves_no_phase(
+    monkeypatch: pytest.MonkeyPatch, step: float, moment: int
+) -> None:
+    """It is set at some moment before the rows are done: what came later is by the clock as it is then."""
+    clocks, set_at = Clocks(monkeypatch), iter(range(4))
+
+    def go_on() -> None:
+        clocks.go_on(60.0)
+        if next(set_at) == moment:
+            clocks.wall += step
+
+    timeline = Timeline()
+    report = ReportObserver(timeline)
+    go_on()
+    process = ScriptedProcess(name="job/replica-0", spec=SPEC, avoid=frozenset(), polls=[True])
+    replica = ReplicaHandle(lane=0, process=process, slots=2)
+    report.hear(ReplicaChanged.of(replica, 0.0))
+    go_on()
+    assert replica.poll() and replica.start is not None
+    report.hear(ReplicaReady(start=replica.start))
+    go_on()
+    receipt = ShardReceipt(
+        number=0, rows=1, skipped=0, seconds=1.0, last_commit=clocks.wall, replica=replica.name
+    )
+    report.hear(ShardFinished(number=0, how=Ended.DONE, receipt=receipt))
+    go_on()
+    [account] = report.accounts()
+    began = timeline.started
+    assert {phase.name: (phase.start - began, phase.end - began) for phase in timeline.phases()} == {
+        "other": (0.0, 120.0),
+        "engine_start": (60.0, 120.0),
+        "inference": (120.0, 180.0),
+    }
+    assert account.moments is not None
+    assert (account.moments.asked - began, account.moments.ready - began) == (60.0, 120.0)
 
 
 def test_a_run_without_replicas_has_no_accounts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,11 +38,13 @@ from dray.job.replica_range import ReplicaRange, read_range
 from dray.job.request import JobRequest
 from dray.job.result import JobResult
 from dray.job.settings import JobSettings
+from dray.requests.model import Outcome
 from dray.requests.sources import source_of
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, ReplicaState, ShardState, Store, open_store
 from tests.support.lanes import parts_on
 from tests.support.thread_fleet import Script, ThreadFleet
+from tests.support.waiting import until
 from tests.unit.driver.scripted import Heard
 
 pytestmark = pytest.mark.unit
@@ -53,6 +55,7 @@ QUICK = Intervals(
 )  # fmt: skip
 ROWS = 60
 TOKEN = 0.005
+_LONG = 60.0  # seconds, for what a busy machine does in the end
 
 
 class Elastic:
@@ -102,10 +105,11 @@ class Held:
 
     def script(self, lose: Callable[[int, int], bool] = lambda replica, batch: False) -> Script:
         """For a fleet; then it loses replicas."""
-        return Script(lose=lambda *which: self._wait() and lose(*which), flush=0.01)
+        return Script(lose=lambda *which: self.wait() and lose(*which), flush=0.01)
 
-    def _wait(self) -> bool:
-        deadline = time.monotonic() + 1.0
+    def wait(self, seconds: float = 1.0) -> bool:
+        """Whether the driver has said so by then."""
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if sum(isinstance(one, self._kind) for one in self._heard.events) >= self._times:
                 return True
@@ -131,9 +135,24 @@ def elastic(
 
 
 def test_a_job_grows_loses_one_and_shrinks(elastic: Elastic) -> None:
-    held = Held(elastic.heard, ReplicaReady, times=3)
-    fleet = rented(["a", "b", "c"], held.script(lambda replica, batch: (replica, batch) == (1, 2)))
-    result = elastic.run(fleet, last=800, replicas="1:3")
+    """The second replica is lost once all three are ready, and the last row lasts until one is left."""
+    three = Held(elastic.heard, ReplicaReady, times=3)
+    lost: list[int] = []
+
+    def lose(replica: int, batch: int) -> bool:
+        if replica != 1 or lost or not three.wait(_LONG):
+            return False
+        lost.append(replica)
+        return True
+
+    def hold(batch: Sequence[Outcome]) -> None:
+        if any(one.custom_id == str(ROWS - 1) for one in batch):
+            until(lambda: 1 in [after for _, after in elastic.decided()], seconds=_LONG)
+
+    slow = three.script()
+    script = replace(slow, lose=lambda *which: lose(*which) or slow.lose(*which), hold=hold)
+    fleet = rented(["a", "b", "c"], script)
+    result = elastic.run(fleet, replicas="1:3")
     assert result.state == JobState.COMPLETED
     decided = elastic.decided()
     assert decided[0] == (1, 3)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import tempfile
 import time
+from collections.abc import Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
 
-from dray.engine.vllm_adapter.gpu_turn import turn_on
+from dray.engine.vllm_adapter.gpu_turn import _lock_file, turn_on
+from dray.temporary import lock_file
 
 pytestmark = pytest.mark.unit
 
@@ -20,10 +21,12 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+def _own_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{tmp_path.name}-{os.getpid()}")
+    used = [_lock_file(), lock_file("gpu-another")]
+    yield
+    for path in used:
+        path.unlink(missing_ok=True)
 
 
 def hold(has_it: Event, go_on: Event, gpus: float = 0.5) -> None:
@@ -39,9 +42,13 @@ def other(gpus: float = 0.5) -> tuple[multiprocessing.process.BaseProcess, Event
     return process, has_it, go_on
 
 
-def test_the_second_waits_for_the_first() -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_second_waits_for_the_first(apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where each has a folder of its own for temporary files, as on two clusters of one machine."""
     process, has_it, go_on = other()
     assert has_it.wait(60)
+    if apart:
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
     second, second_has_it, second_goes_on = other()
     assert not second_has_it.wait(2)
     go_on.set()
@@ -78,13 +85,16 @@ def test_a_turn_ends_with_its_block_though_a_forked_process_lives_on() -> None:
         os.waitpid(pid, 0)
 
 
-@pytest.mark.parametrize(("gpus", "device"), [(None, "0"), (0.0, "0"), (1.0, "0"), (2.0, "0"), (0.5, "1")])
+@pytest.mark.parametrize(
+    ("gpus", "another"), [(None, False), (0.0, False), (1.0, False), (2.0, False), (0.5, True)]
+)
 def test_whole_gpus_and_other_gpus_do_not_wait(
-    gpus: float | None, device: str, monkeypatch: pytest.MonkeyPatch
+    gpus: float | None, another: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process, has_it, go_on = other()
     assert has_it.wait(60)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", device)
+    if another:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "another")
     began = time.monotonic()
     with turn_on(gpus):
         assert time.monotonic() - began < 5

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dray.account import Span
 from dray.engine import EngineInfo
 from dray.engine.tuning import Limits, Tuned
 from dray.job.finalising import finalise_job
@@ -21,6 +23,7 @@ from dray.report import ReportData
 from dray.requests import decode, read_shard
 from dray.requests.model import Outcome
 from dray.store import Job, JobState, open_store
+from tests.support.clocks import Clocks
 
 pytestmark = pytest.mark.unit
 
@@ -93,6 +96,34 @@ def test_a_lease_that_lapsed_is_an_interruption_of_the_job_too(make_settings: Ma
     answered(job)
     result, _ = ended(job)
     assert (result.interruptions, result.retries) == (1, {"LEASE_EXPIRED": 1})
+
+
+@pytest.mark.parametrize("step", [0.0, 3600.0, -3600.0])
+def test_a_clock_that_is_set_bills_and_tells_the_time_that_passed(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    """NTP sets this machine's clock after the last look at its node, two minutes before the job ends."""
+    clocks = Clocks(monkeypatch)
+    job = open_job(make_settings())
+    timeline = Timeline(job.started, job.clock)
+    with timeline.phase("engine_start"):
+        clocks.go_on(60.0)
+        clocks.wall += step
+    answered(job)
+    worked = Span(
+        epoch=job.lease.epoch, node="n", host=socket.gethostname(), place=0, places=1, replica="replica-0",
+        phase="busy", started=job.started, micros=60_000_000,
+    )  # fmt: skip
+    with open_store(job.settings.store_url, create=False) as store:
+        store.put_spans(job.lease, [worked])
+    clocks.go_on(120.0)
+    _, done = ended(job, timeline)
+    data = ReportData.from_json(done.summary["report"])
+    assert data.account is not None
+    assert data.account.node_micros == 180_000_000
+    assert (data.seconds["engine_start"], data.seconds["total"]) == (60.0, 180.0)
+    assert data.started is not None and data.ended is not None
+    assert data.ended - data.started == 180.0
 
 
 @pytest.mark.parametrize("ahead", [3600.0, -3600.0])

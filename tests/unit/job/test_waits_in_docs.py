@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dray.cli import server, status
-from dray.cluster import connect, head
+from dray.cluster import agents, connect, head
 from dray.cluster.base import START_SECONDS
 from dray.driver import losses, pool, shards
 from dray.driver.intervals import Intervals
@@ -61,6 +61,8 @@ LIMITS: Mapping[str, float] = {
     "a replica that leaves, for what it still runs": pool.DRAIN_SECONDS,
     "a replica, for the model's next bytes": ready.STALL_SECONDS,
     "a fetch, for the next bytes of a connection": fetcher.STALL_SECONDS,
+    "a node's agent, for a sign of a driver": agents.HOLD_SECONDS,
+    "a node's agent without a model, for a driver": agents.IDLE_SECONDS,
     "a stranger at the peers' port, to show its token": peers.STRANGER_SECONDS,
     "a second driver, for a job whose driver is gone": DRIVER_TTL,
     "a shard task, for a shard whose holder is gone": SHARD_TTL,

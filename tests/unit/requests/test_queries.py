@@ -213,6 +213,34 @@ def test_the_command_line_looks_at_it_before_anything_starts(
         refuse_early(JobRequest.of(**given, rows=rows))
 
 
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        (_of("oracledb.exceptions", Exception("ORA-01722: unable to convert 'word' to number")), "ORA-01722"),
+        (_of("oracledb.exceptions", Exception("DPY-4004: invalid number: word")), "DPY-4004"),
+        (_of("pymssql._pymssql", Exception(245, b"Conversion failed: 'word'")), "error 245"),
+        (_of("pymysql.err", Exception(1292, "Truncated incorrect INTEGER value: 'word'")), "error 1292"),
+        (Exception("22018", "conversion of word failed"), "SQLSTATE 22018"),
+    ],
+)
+def test_a_drivers_code_is_shown_where_its_words_are_not(cause: Exception, code: str) -> None:
+    told = _query_failed(cause, "asking")
+    assert f"Exception ({code}); " in told
+    assert "word" not in told
+
+
+@pytest.mark.parametrize("row", ["ORA-WORD", "a row with ORA-00942 in it", 4711])
+def test_a_value_of_a_row_is_not_taken_for_a_code(row: object) -> None:
+    told = _query_failed(_of("duckdb", Exception(row)), "asking")
+    assert "Exception; " in told
+
+
+def test_sqlite_names_its_code(tmp_path: Path) -> None:
+    query = "select case when rowid = 9 then json('{my patient') else 'a' end as body from t"
+    [problem] = problems(tmp_path, database(tmp_path), query=query, prompt_column="body")
+    assert "OperationalError (SQLITE_ERROR); " in problem.message
+
+
 def test_no_password_in_the_message(tmp_path: Path) -> None:
     url = "postgresql://joe:s3cret@127.0.0.1:1/db"
     [problem] = problems(tmp_path, url, query="select 1 as a", prompt_column="a")

@@ -1,4 +1,4 @@
-"""The time of day for a driver that runs for days, whatever sets its machine's clock meanwhile."""
+"""The time of day for a run that lasts for days, whatever sets its machine's clock meanwhile."""
 
 from __future__ import annotations
 
@@ -17,3 +17,10 @@ class SteadyClock:
     def __call__(self) -> float:
         """Now."""
         return self.began + (time.clock_gettime(_CLOCK) - self._since)
+
+    def ahead(self) -> float:
+        """Seconds by which it is ahead of the machine's clock, since that was set; less than one is none.
+
+        To be added to moments that are by the machine's clock, or by those of others which agree with it.
+        """
+        return round(self() - time.time())
