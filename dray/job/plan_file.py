@@ -27,7 +27,9 @@ _MEANING = {
 }
 """The parts of a plan's identity, in words."""
 
-_TAKEN = ("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "max_num_batched_tokens")
+_TAKEN = (
+    "tensor_parallel_size", "pipeline_parallel_size", "nnodes", "max_num_seqs", "max_num_batched_tokens",
+)  # fmt: skip
 """The engine settings that a run takes from a plan. None of them changes an answer."""
 
 OVERRIDES = "overrides"

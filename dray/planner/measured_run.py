@@ -10,7 +10,7 @@ from typing import Any
 
 from dray.errors import ConfigError
 from dray.planner.catalogue import Catalogue, Device, Instance
-from dray.planner.cost import Demand, Phi, Replica, Setting, replica_rate
+from dray.planner.cost import Demand, Phi, Replica, Setting, replica_on, replica_rate
 from dray.planner.cost.interval import Interval, spanning
 from dray.planner.cost.memory import batch_size
 from dray.planner.cost.run_time import Rate
@@ -32,9 +32,7 @@ class Setup:
     @property
     def replica(self) -> Replica:
         """As the cost model has it."""
-        return Replica(
-            model=self.model, device=self.instance.device, link=self.instance.link, setting=self.setting
-        )
+        return replica_on(self.instance, self.model, self.setting)
 
     def rate(self, demand: Demand, rows: float) -> Rate:
         """The rate with a phi of 1, of a replica that gets so many of the rows."""
@@ -51,8 +49,9 @@ def setup_of(
     """
     tensor = int(arguments.get("tensor_parallel_size") or 1)
     pipeline = int(arguments.get("pipeline_parallel_size") or 1)
-    instance = instance_of(device, catalogue, tensor * pipeline)
-    if instance is None or not config or int(arguments.get("nnodes") or 1) > 1:  # no link is known
+    nodes = int(arguments.get("nnodes") or 1)
+    instance = instance_of(device, catalogue, tensor * pipeline // nodes)
+    if instance is None or not config or (nodes > 1 and instance.network is None):
         return None
     try:
         known = model_facts(json.loads(config)).loaded(as_stored=instance.device.calibrated)
@@ -66,6 +65,7 @@ def setup_of(
         setting=Setting(
             tensor_parallel=tensor,
             pipeline_parallel=pipeline,
+            nodes=nodes,
             weights=model.format,
             kv=kv if kv in KV_BYTES else "fp8" if kv.startswith("fp8") else model.kv_format,
             max_num_seqs=seqs,

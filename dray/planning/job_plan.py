@@ -21,6 +21,7 @@ from dray.planner.cost.limits import allowed
 from dray.planner.efficiencies import learned, learned_lengths, with_starts
 from dray.planner.models import ModelFacts, read_model
 from dray.planner.workload import Counting, InputLines, Learned, Lengths, TokenizerAt, Workload, estimate
+from dray.planning.arguments import whole, with_weights
 from dray.planning.measured import efficiencies_in
 from dray.planning.request import PlanRequest
 from dray.requests.shape import LOOKED_AT, shape_of_rows
@@ -146,7 +147,7 @@ def plan_job(
         demand,
         model,
         _catalogue(request, known),
-        request.limits(),
+        with_weights(request.limits(), request.arguments, model),
         today=today,
         phi=_doubted(_phi(known, model), workload.input_error),
     )
@@ -187,12 +188,8 @@ def _identity(
 def _model(folder: Path, arguments: Mapping[str, Any]) -> ModelFacts:
     """Facts of the model, with the length that engine arguments leave of it."""
     model = read_model(folder)
-    length = arguments.get("max_model_len")
-    if length is None:
-        return model
-    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-        raise ConfigError(f"engine argument max_model_len: {length!r} is not a number of tokens")
-    return replace(model, max_length=min(length, model.max_length))
+    length = whole(arguments, "max_model_len")
+    return model if length is None else replace(model, max_length=min(length, model.max_length))
 
 
 def _counting(request: PlanRequest, folder: Path, model: ModelFacts, known: Known) -> Counting:
@@ -307,13 +304,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "bill": {**asdict(plan.bill), "total": plan.bill.total},
         "phi": asdict(plan.phi),
         "weights": one.weights,
-        "engine_arguments": {
-            "tensor_parallel_size": one.tensor_parallel,
-            "pipeline_parallel_size": one.pipeline_parallel,
-            "max_num_seqs": one.max_num_seqs,
-            "max_num_batched_tokens": one.max_num_batched_tokens,
-            "gpu_memory_utilization": one.gpu_memory_utilization,
-        },
+        "engine_arguments": {**one.arguments, "gpu_memory_utilization": one.gpu_memory_utilization},
         "notes": list(plan.notes),
     }
 

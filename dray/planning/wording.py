@@ -65,7 +65,7 @@ def _cells(number: int, plan: Plan) -> tuple[str, ...]:
         f"{name}{size} "
         for name, size in (("TP", one.tensor_parallel), ("PP", one.pipeline_parallel))
         if size > 1
-    )
+    ) + (f"over {one.nodes} nodes " if one.nodes > 1 else "")
     return (
         str(number),
         f"{plan.machines} x {plan.instance.name} ({gpus} {plan.instance.device.name}) {market}",
@@ -100,19 +100,21 @@ def warnings_of(found: JobPlan) -> list[str]:
     return list(dict.fromkeys([*found.notes, *own, *(unsure or sure)]))
 
 
+def settings_lines(found: JobPlan) -> list[str]:
+    """The engine arguments of the first plan, as `dray run` takes them."""
+    arguments = found.best[0].setting.arguments if found.best else {}
+    given = " ".join(f"--engine-arg {name}={value}" for name, value in arguments.items())
+    return [f"`dray run` with the first plan's settings: {given}"] if given else []
+
+
 def refusal_lines(found: JobPlan) -> list[str]:
-    """Where nothing can run: what stands in the way, of the nearest first."""
+    """Where nothing can run: what stands in the way on each of the nearest instances."""
     if found.found.plans or found.found.nearest:
         return []
-    return list(dict.fromkeys(_refusal(one) for one in _nearest(found.found.refusals)))[:_REFUSALS]
-
-
-def _nearest(refusals: Sequence[Refusal]) -> list[Refusal]:
-    return sorted(refusals, key=lambda one: one.missing)
-
-
-def _refusal(one: Refusal) -> str:
-    return f"{one.instance}: {one.reason}"
+    nearest: dict[str, Refusal] = {}
+    for one in sorted(found.found.refusals, key=lambda one: (not one.missing, one.missing)):
+        nearest.setdefault(one.instance, one)
+    return [f"{one.instance}: {one.reason}" for one in nearest.values()][:_REFUSALS]
 
 
 def lines_of(found: JobPlan, *, most: int) -> list[str]:
@@ -121,8 +123,7 @@ def lines_of(found: JobPlan, *, most: int) -> list[str]:
     lines = ["", *summary_of(found), ""]
     if table:
         lines += [*_aligned([HEADER, *table]), ""]
-    lines.append(found.why)
-    lines += refusal_lines(found)
+    lines += [found.why, *settings_lines(found), *refusal_lines(found)]
     if hosted := hosted_lines(found):
         lines += ["", "Hosted batch prices for the same tokens:", *(f"  {line}" for line in hosted)]
     if notes := warnings_of(found):

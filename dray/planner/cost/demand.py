@@ -132,10 +132,14 @@ cached or not, and was busy for 15% to 60% of each (16 cores of a Xeon, vLLM 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How one replica is set up: vLLM's arguments of the same names; ``weights`` and ``kv`` are formats."""
+    """How one replica is set up: vLLM's arguments of the same names; ``weights`` and ``kv`` are formats.
+
+    It is on ``nodes``, with as many of its devices on each.
+    """
 
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    nodes: int = 1
     weights: str = "bf16"
     kv: str = "bf16"
     max_num_seqs: int = 256
@@ -147,9 +151,26 @@ class Setting:
     def measured_as(self) -> str:
         """What phi goes by: the format of the weights, and the split where a replica has several devices."""
         split = f" TP{self.tensor_parallel} PP{self.pipeline_parallel}" if self.devices > 1 else ""
-        return f"{self.weights}{split}"
+        nodes = f" N{self.nodes}" if self.nodes > 1 else ""
+        return f"{self.weights}{split}{nodes}"
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """The engine arguments of it that change no answer; ``nnodes`` where there are several."""
+        found = {
+            "tensor_parallel_size": self.tensor_parallel,
+            "pipeline_parallel_size": self.pipeline_parallel,
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+        }
+        return found | {"nnodes": self.nodes} if self.nodes > 1 else found
 
     @property
     def devices(self) -> int:
         """Devices of one replica."""
         return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def on_each(self) -> int:
+        """Devices of one replica on each of its nodes."""
+        return self.devices // self.nodes

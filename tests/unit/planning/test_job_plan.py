@@ -14,6 +14,8 @@ import pytest
 
 import dray
 from dray.cli.app import run_app
+from dray.engine.argument_policy import refuse_spread
+from dray.engine.ranks import nodes_of
 from dray.errors import ConfigError, InputError, JobChangedError
 from dray.job import plan_file
 from dray.job.forms import EngineOptions
@@ -23,10 +25,11 @@ from dray.planner.efficiencies import model_key
 from dray.planner.models import model_facts
 from dray.planner.workload import InputLines
 from dray.planning import JobPlan, Known, PlanRequest, plan_job
-from dray.planning.wording import HEADER, lines_of, markdown_of, table_of
+from dray.planning.wording import HEADER, lines_of, markdown_of, refusal_lines, table_of
 from dray.requests import source_of
 from dray.requests.shape import shape_of_rows
 from dray.store import Efficiency, open_store
+from tests.support.model_configs import LLAMA_70B
 
 pytestmark = pytest.mark.unit
 
@@ -160,12 +163,16 @@ def test_prices_of_last_year_are_said(rows: Path, model: Path) -> None:
 def test_a_model_that_fits_nowhere_lacks_so_much_on_the_nearest(rows: Path, model: Path) -> None:
     big = {"num_hidden_layers": 2000, "hidden_size": 16384, "intermediate_size": 65536}
     (model / "config.json").write_text(json.dumps(LLAMA_8B | big))
-    found = planned(rows, model, hardware="b300")
+    found = planned(rows, model, hardware="b300", max_machines=4)
     assert found.best == []
     assert "fits nowhere" in found.why
     assert "GB" in found.why
     assert found.as_dict()["plans"] == []
     assert found.as_dict()["refusals"]
+    small = planned(rows, model, hardware="l40s,l4", max_machines=1)
+    told = [line.partition(":") for line in refusal_lines(small)]
+    assert [name for name, _, _ in told] == ["g6e.12xlarge", "g6e.xlarge", "g6.xlarge"]
+    assert all(" lack" in reason for _, _, reason in told)
 
 
 def test_an_impossible_deadline_or_budget_has_a_nearest_plan(rows: Path, model: Path) -> None:
@@ -207,6 +214,11 @@ def test_rows_that_will_be_error_rows_are_said(rows: Path, model: Path) -> None:
         ({"budget": -1}, "budget"),
         ({"weights": "fp9"}, "fp9"),
         ({"arguments": {"max_model_len": "long"}}, "max_model_len"),
+        ({"arguments": {"nnodes": 0}}, "nnodes: '0' is not a whole number above zero"),
+        ({"arguments": {"tensor_parallel_size": 3, "pipeline_parallel_size": 1, "nnodes": 2}}, "has 3 ranks"),
+        ({"arguments": {"gpu_memory_utilization": "most"}}, "gpu_memory_utilization: 'most' is not a number"),
+        ({"arguments": {"kv_cache_dtype": "int3"}}, "kv_cache_dtype: a plan knows fp32, bf16, fp8"),
+        ({"arguments": {"quantization": "magic"}}, "quantization: a plan knows fp32, bf16"),
         ({"deadlines": "6h"}, "deadlines"),
     ],
 )
@@ -347,3 +359,56 @@ def test_a_plan_that_nothing_keeps_is_exit_code_1(rows: Path, model: Path, comma
     )
     assert found["plans"] == []
     assert len(found["nearest"]) == 2
+
+
+def test_a_plan_over_several_nodes_is_run_as_it_is_printed(
+    rows: Path, model: Path, tmp_path: Path, command: Run
+) -> None:
+    """A model of 140 GB on nodes with one L40S each: the run takes what the plan says of its nodes."""
+    (model / "config.json").write_text(json.dumps(LLAMA_70B))
+    found = command("plan", str(rows), "--model", str(model), "--hardware", "g6e.xlarge")
+    planned_arguments = found["plans"][0]["engine_arguments"]
+    assert planned_arguments["nnodes"] >= 4
+    kept = tmp_path / "plan.json"
+    kept.write_text(json.dumps(found))
+    request = JobRequest(
+        input=str(rows),
+        model=str(model),
+        output=str(tmp_path / "out"),
+        plan=str(kept),
+        cluster="10.0.0.5:6379",
+    )
+    taken = job_settings(request, NoBlocks()).engine_arguments
+    assert taken == {name: planned_arguments[name] for name in planned_arguments if name in taken}
+    assert nodes_of(taken) == planned_arguments["nnodes"]
+    refuse_spread(taken)
+    again = planned(rows, model, hardware="g6e.xlarge", arguments=taken)
+    assert {plan.setting.arguments == taken for plan in again.found.plans} == {True}
+    (line,) = (one for one in lines_of(again, most=1) if one.startswith("`dray run`"))
+    told = dict(one.split("=") for one in line.split("--engine-arg ")[1:])
+    assert {name: int(value) for name, value in told.items()} == taken
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        ({"nnodes": 2}, {"nodes": 2}),
+        ({"tensor_parallel_size": 2}, {"tensor_parallel": 2, "nodes": 1}),
+        ({"pipeline_parallel_size": 4}, {"pipeline_parallel": 4}),
+        (
+            {"max_num_seqs": 17, "max_num_batched_tokens": 512},
+            {"max_num_seqs": 17, "max_num_batched_tokens": 512},
+        ),
+        ({"gpu_memory_utilization": 0.5}, {"gpu_memory_utilization": 0.5}),
+        ({"kv_cache_dtype": "fp8_e4m3"}, {"kv": "fp8"}),
+        ({"kv_cache_dtype": "auto"}, {"kv": "bf16"}),
+        ({"quantization": "fp8"}, {"weights": "fp8"}),
+    ],
+)
+def test_engine_arguments_of_the_run_bind_its_plan(
+    rows: Path, model: Path, arguments: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    found = planned(rows, model, hardware="h100,g6e.12xlarge", arguments=arguments).found.plans
+    assert found
+    for name, value in kept.items():
+        assert {getattr(plan.setting, name) for plan in found} == {value}
