@@ -13,7 +13,7 @@ from dray.engine.chat_template import with_template_text
 from dray.errors import ConfigError
 from dray.job.plan_file import OVERRIDES, identity_of
 from dray.job.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
-from dray.kinds import KINDS
+from dray.kinds import KINDS, kind_named
 from dray.machine import installed_version
 from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
 from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, plans, prior
@@ -135,7 +135,7 @@ def plan_job(
     source = request.rows.source(inputs_of(request.input))
     defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())
     lines = InputLines(source, defaults, overrides=request.overrides, options=objects, say=say)
-    _refuse_sound(lines)
+    _refuse_sound(request, lines)
     with configuration_of(place.uri, place.objects or objects) as folder:
         config, model = (folder / "config.json").read_bytes(), _model(folder, request.arguments)
         known = _with_lengths(known, model, lines)
@@ -159,17 +159,19 @@ def plan_job(
         hosted=tuple(hosted_prices(today)),
         identity=_identity(request, source, defaults, config, objects),
         day=today,
-        notes=(*notes, *_notes(workload, model, known.lengths, request.image_tokens)),
+        notes=(*notes, *_repeated(lines), *_notes(workload, model, known.lengths, request.image_tokens)),
     )
 
 
-def _refuse_sound(lines: InputLines) -> None:
-    """One job runs one kind of engine: its first row tells."""
-    first = next(iter(lines), None)
-    if first is not None and KINDS[decode(first).url].sound is not None:
+def _refuse_sound(request: PlanRequest, lines: InputLines) -> None:
+    """One job runs one kind of engine: what the user says tells, or the first row of a batch file."""
+    kind = kind_named(request.rows.kind)
+    if kind.sound is None and (first := next(iter(lines), None)) is not None:
+        kind = KINDS[decode(first).url]
+    if kind.sound is not None:
         raise ConfigError(
-            "dray plan cannot price sound: it does not know what encoders of sound cost, nor how long "
-            "answers will be; dray run needs no plan"
+            "dray plan cannot price transcriptions and translations of sound: it does not know what their "
+            "encoders cost, nor how long answers will be; dray run needs no plan"
         )
 
 
@@ -247,6 +249,16 @@ def _doubted(phi: PhiFor, error: float) -> PhiFor:
         return phi(device, weights).widened(1.0 + error, "prompt tokens not all counted")
 
     return wider
+
+
+def _repeated(lines: InputLines) -> list[str]:
+    if not lines.repeated:
+        return []
+    has = "1 row has" if lines.repeated == 1 else f"{lines.repeated:,} rows have"
+    return [
+        f"{has} the custom_id of an earlier row (first: row {lines.first_repeated:,} of the input): "
+        "`dray run` refuses the input for that, or makes error rows of them with --skip-invalid."
+    ]
 
 
 def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, image_tokens: int) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dray.errors import InputError
 from dray.kinds import LENGTH_FIELDS
+from dray.requests.duplicates import IdIndex
 from dray.requests.inputs import FileRef
 from dray.requests.readers import Limits, files_of, read_rows
 from dray.requests.reordering import reordered
@@ -20,9 +21,10 @@ from dray.storage.objects import ObjectStoreOptions
 class InputLines:
     """The valid requests of an input, each as a line of a spool. May be iterated again: reads it again.
 
-    ``rows`` counts all rows of the last pass, ``invalid`` those that are no requests: a run refuses the input
-    for them, or with ``skip_invalid`` makes error rows of them. ``overrides`` are fields of every request,
-    whatever it says itself.
+    ``rows`` counts all rows of the last pass, ``invalid`` those that are no requests, and ``repeated`` those
+    with the custom_id of an earlier row, of which row number ``first_repeated`` is the first. A run refuses
+    the input for both, or with ``skip_invalid`` makes error rows of them. ``overrides`` are fields of every
+    request, whatever it says itself.
 
     Raises:
         ConfigError, InputError: nothing says what becomes the prompt, or an input is missing; when iterated,
@@ -44,18 +46,28 @@ class InputLines:
         for told in (found, moved):
             if told is not None and say is not None:
                 say(told)
-        self.rows = self.invalid = 0
+        self.rows = self.invalid = self.repeated = self.first_repeated = 0
         self._defaults = defaults or RowDefaults()
         self._overrides = dict(overrides or {})
         self._options = options
 
     def __iter__(self) -> Iterator[bytes]:
-        self.rows = self.invalid = 0
+        self.rows = self.invalid = self.repeated = self.first_repeated = 0
+        with IdIndex() as ids:
+            yield from self._lines(ids)
+            repeats = ids.repeats()
+        self.repeated = len(repeats)
+        self.first_repeated = int(repeats[0, 0]) + 1 if self.repeated else 0
+
+    def _lines(self, ids: IdIndex) -> Iterator[bytes]:
         names = [file.uri for file in self.files]
         rules = JobRules(names, self._defaults.model_name)
         for row in read_rows(self.source, self.files, self._defaults, Limits(), self._options):
             index, self.rows = self.rows, self.rows + 1
             line = None
+            named = row.envelope or row.bad
+            if named is not None and named.custom_id is not None:
+                ids.add(index, named.custom_id)
             if row.envelope is not None:
                 self._override(row.envelope.body)
                 try:

@@ -201,6 +201,7 @@ def test_rows_that_will_be_error_rows_are_said(rows: Path, model: Path) -> None:
     assert found.workload.too_long == 300
     assert (found.workload.rows, found.workload.invalid, found.workload.refused) == (1, 1, 1)
     said = " ".join(found.notes)
+    assert "custom_id" not in said
     assert "1 rows are no valid requests" in said
     assert "more tokens, max_tokens included, than the 2,099" in said
 
@@ -412,3 +413,31 @@ def test_engine_arguments_of_the_run_bind_its_plan(
     assert found
     for name, value in kept.items():
         assert {getattr(plan.setting, name) for plan in found} == {value}
+
+
+def test_rows_that_repeat_an_id_are_said(rows: Path, model: Path) -> None:
+    """A run would refuse them only after the plan was made."""
+    with rows.open("a") as file:
+        file.write("\n" + rows.read_text().splitlines()[7])
+    (told,) = (note for note in planned(rows, model, hardware="l40s").notes if "custom_id" in note)
+    assert told.startswith(
+        "1 row has the custom_id of an earlier row (first: row 301 of the input): `dray run`"
+    )
+
+
+@pytest.mark.parametrize("kind", ["transcription", "translation"])
+def test_sound_into_text_is_refused_in_one_sentence(tmp_path: Path, kind: str) -> None:
+    """In a batch file and in a table, whatever else is wrong: the sounds have no root here."""
+    batch, table, model = tmp_path / "batch.jsonl", tmp_path / "sounds.csv", tmp_path / "whisper"
+    row = {"custom_id": "a", "url": f"/v1/audio/{kind}s", "body": {"file_url": "data:audio/wav;base64,AAAA"}}
+    batch.write_text(json.dumps(row))
+    table.write_text("name\na.wav\n")
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"model_type": "whisper"}))
+    options: dict[str, Any] = {"rows": {"kind": kind, "audio_column": "name"}}
+    for request in (
+        PlanRequest.of(str(batch), str(model)),
+        PlanRequest.of(str(table), str(model), **options),
+    ):
+        with pytest.raises(ConfigError, match="cannot price transcriptions and translations of sound"):
+            plan_job(request)
