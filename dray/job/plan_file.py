@@ -29,8 +29,9 @@ _MEANING = {
 
 _TAKEN = (
     "tensor_parallel_size", "pipeline_parallel_size", "nnodes", "max_num_seqs", "max_num_batched_tokens",
+    "max_model_len",
 )  # fmt: skip
-"""The engine settings that a run takes from a plan. None of them changes an answer."""
+"""The engine settings that a run takes from a plan. None changes an answer; the last one may end one."""
 
 OVERRIDES = "overrides"
 """The part that names request fields which the plan supposes, whatever the rows say."""

@@ -29,6 +29,7 @@ def limits_of(limits: Limits, arguments: Mapping[str, Any]) -> Limits:
     named: dict[str, Any] = {_SPLIT[name]: whole(arguments, name) for name in _SPLIT}
     if named["tensor_parallel"] is not None and named["pipeline_parallel"] is not None:
         refuse_uneven(arguments)
+    named["max_model_len"] = whole(arguments, "max_model_len")
     named |= {name: (size,) for name in _SIZES if (size := whole(arguments, name)) is not None}
     share = arguments.get("gpu_memory_utilization")
     if share is not None:

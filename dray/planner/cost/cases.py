@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 from dray.planner.catalogue import Instance
 from dray.planner.cost.choices import Refusal, refusal, settings, without_split
 from dray.planner.cost.demand import Demand, Setting
 from dray.planner.cost.limits import Limits
+from dray.planner.cost.memory import length_that_fits
 from dray.planner.models import ModelFacts
+
+_MARGIN = 1.5
+_STEP = 1024
+"""Of a ``max_model_len``: a round number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +64,38 @@ def _over(nodes: int, instance: Instance, model: ModelFacts, demand: Demand, lim
     if problem is not None:
         return Tried(refusals=(problem,))
     own = model.loaded(as_stored=instance.device.calibrated)
+    needed = demand
+    if limits.max_model_len is not None:  # the engine starts only with room for one such request
+        needed = replace(
+            demand, longest_tokens=max(demand.longest, min(limits.max_model_len, own.max_length))
+        )
     cases: list[Case] = []
     refusals: list[Refusal] = []
     for setting in settings(instance, own, limits, nodes):
         facts = own.in_format(setting.weights)
-        problem = refusal(instance, facts, setting, demand)
+        problem = refusal(instance, facts, setting, needed)
         if problem is None:
-            cases.append(Case(instance, facts, setting, demand, limits))
+            length = limits.max_model_len or _length(instance, facts, setting, demand)
+            cases.append(Case(instance, facts, replace(setting, max_model_len=length), demand, limits))
         else:
             refusals.append(problem)
     if not cases and not refusals:
         refusals.append(without_split(instance, limits, nodes))
     return Tried(tuple(cases), tuple(refusals))
+
+
+def _length(instance: Instance, model: ModelFacts, setting: Setting, demand: Demand) -> int | None:
+    """The ``max_model_len`` without which the engine does not start; None where it holds the model's own.
+
+    vLLM asks for room for one request of the whole length. Half of what fits bears errors of this estimate,
+    and requests half as long again as the longest bear those of its tokens.
+    """
+    fits = length_that_fits(model, instance.device, setting, demand)
+    if fits >= model.max_length:
+        return None
+    wanted = max(_MARGIN * demand.longest, fits / 2)
+    rounded = ceil(wanted / _STEP) * _STEP
+    return rounded if rounded <= fits else max(int(fits), ceil(demand.longest))
 
 
 def _no_nodes(instance: Instance, nodes: int, limits: Limits) -> Refusal | None:

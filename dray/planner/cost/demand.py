@@ -134,12 +134,13 @@ cached or not, and was busy for 15% to 60% of each (16 cores of a Xeon, vLLM 0.3
 class Setting:
     """How one replica is set up: vLLM's arguments of the same names; ``weights`` and ``kv`` are formats.
 
-    It is on ``nodes``, with as many of its devices on each.
+    It is on ``nodes``, with as many of its devices on each. ``max_model_len`` is None for the model's own.
     """
 
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     nodes: int = 1
+    max_model_len: int | None = None
     weights: str = "bf16"
     kv: str = "bf16"
     max_num_seqs: int = 256
@@ -156,14 +157,15 @@ class Setting:
 
     @property
     def arguments(self) -> dict[str, int]:
-        """The engine arguments of it that change no answer; ``nnodes`` where there are several."""
+        """The engine arguments of it; ``nnodes`` and ``max_model_len`` where it needs them."""
         found = {
             "tensor_parallel_size": self.tensor_parallel,
             "pipeline_parallel_size": self.pipeline_parallel,
             "max_num_seqs": self.max_num_seqs,
             "max_num_batched_tokens": self.max_num_batched_tokens,
         }
-        return found | {"nnodes": self.nodes} if self.nodes > 1 else found
+        found |= {"nnodes": self.nodes} if self.nodes > 1 else {}
+        return found | ({} if self.max_model_len is None else {"max_model_len": self.max_model_len})
 
     @property
     def devices(self) -> int:

@@ -32,6 +32,7 @@ class Limits:
         head_hourly: dollars per hour of nodes without a replica.
         max_num_seqs, max_num_batched_tokens: values to choose from.
         tensor_parallel, pipeline_parallel: of a replica; None for any.
+        max_model_len: tokens of which the engine must hold one request; None for as many as fit.
         nodes: that a replica is on; None for one, or for as few as hold a model that no single node holds.
 
     Raises:
@@ -53,6 +54,7 @@ class Limits:
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     nodes: int | None = None
+    max_model_len: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("deadline", "budget"):

@@ -192,6 +192,12 @@ def _notes(case: Case) -> tuple[str, ...]:
         )
     if device.doubts:
         notes.append(f"{device.name}: no measurement backs {', '.join(device.doubts)}.")
+    length = case.setting.max_model_len
+    if length is not None and case.limits.max_model_len is None:
+        notes.append(
+            f"A replica does not hold a request of the model's {case.model.max_length:,} tokens, so its "
+            f"engine starts with max_model_len={length}: requests without max_tokens end there."
+        )
     if 0 < ram < case.model.weight_bytes:
         notes.append(
             f"{case.instance.name} has {ram / 1e9:,.0f} GB of memory: the weights' "
