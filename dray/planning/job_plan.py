@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.engine.chat_template import with_template_text
-from dray.errors import ConfigError
+from dray.errors import ConfigError, InputError
 from dray.job.plan_file import OVERRIDES, identity_of
 from dray.job.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
 from dray.kinds import KINDS, kind_named
@@ -141,7 +141,7 @@ def plan_job(
         known = _with_lengths(known, model, lines)
         say("counting rows and tokens")
         workload, notes = estimate(lines, _counting(request, folder, model, known))
-    demand = workload.demand()
+    demand = _demand(request, workload, lines)
     say(f"{demand.rows:,} requests counted; pricing configurations")
     found = plans(
         demand,
@@ -159,8 +159,20 @@ def plan_job(
         hosted=tuple(hosted_prices(today)),
         identity=_identity(request, source, defaults, config, objects),
         day=today,
-        notes=(*notes, *_repeated(lines), *_notes(workload, model, known.lengths, request.image_tokens)),
+        notes=(*notes, *_refused(lines), *_notes(workload, model, known.lengths, request)),
     )
+
+
+def _demand(request: PlanRequest, workload: Workload, lines: InputLines) -> Demand:
+    """What the rows ask for; an input without any that an engine could answer is refused, with a reason."""
+    if not workload.rows and lines.first_invalid is not None:
+        raise InputError([lines.first_invalid])
+    demand = workload.demand()
+    return replace(demand, hit_share=0.0) if _without_cache(request) else demand
+
+
+def _without_cache(request: PlanRequest) -> bool:
+    return request.arguments.get("enable_prefix_caching") is False
 
 
 def _refuse_sound(request: PlanRequest, lines: InputLines) -> None:
@@ -251,31 +263,39 @@ def _doubted(phi: PhiFor, error: float) -> PhiFor:
     return wider
 
 
-def _repeated(lines: InputLines) -> list[str]:
-    if not lines.repeated:
-        return []
-    has = "1 row has" if lines.repeated == 1 else f"{lines.repeated:,} rows have"
-    return [
-        f"{has} the custom_id of an earlier row (first: row {lines.first_repeated:,} of the input): "
-        "`dray run` refuses the input for that, or makes error rows of them with --skip-invalid."
-    ]
+def _refused(lines: InputLines) -> list[str]:
+    """The rows for which a run refuses the input."""
+    said = []
+    if lines.invalid:
+        are = (
+            "1 row is no valid request"
+            if lines.invalid == 1
+            else f"{lines.invalid:,} rows are no valid requests"
+        )
+        said.append(f"{are} ({lines.first_invalid})" if lines.first_invalid is not None else are)
+    if lines.repeated:
+        have = "1 row has" if lines.repeated == 1 else f"{lines.repeated:,} rows have"
+        said.append(
+            f"{have} the custom_id of an earlier row (first: row {lines.first_repeated:,} of the input)"
+        )
+    return [f"{one}: `dray run` refuses the input, or makes error rows with --skip-invalid." for one in said]
 
 
-def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, image_tokens: int) -> list[str]:
+def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, request: PlanRequest) -> list[str]:
     """What a user should know of the rows before the first dollar."""
     rows = workload.rows
     said = []
-    if workload.invalid:
+    if workload.shared and _without_cache(request):
         said.append(
-            f"{workload.invalid:,} rows are no valid requests: `dray run` refuses the input for them, or "
-            "makes error rows of them with --skip-invalid."
+            "No prefix is served, as the engine is to have no cache for them (enable_prefix_caching)."
         )
     if workload.refused:
         said.append(f"{workload.refused:,} rows are requests that the engine will refuse: error rows.")
     if workload.images:
         said.append(
-            f"{workload.images:,} images or sounds count as {image_tokens:,} tokens each (--image-tokens): "
-            "models make 64 to some thousand of an image, by its size, and 5 to 25 of a second of sound."
+            f"{workload.images:,} images or sounds count as {request.image_tokens:,} tokens each "
+            "(--image-tokens): models make 64 to some thousand of an image, by its size, and 5 to 25 of a "
+            "second of sound."
         )
     if workload.too_long:
         said.append(

@@ -18,7 +18,7 @@ def summary_of(found: JobPlan) -> list[str]:
     load = found.workload
     tokens = load.rows * (load.input.mean + load.output.mean)
     said = [
-        f"{count(load.rows)} requests, {compact(tokens)} tokens with {found.model.name} "
+        f"{plural(load.rows, 'request')}, {compact(tokens)} tokens with {found.model.name} "
         f"({found.model.format}); counted {load.counted}.",
         f"Input: {_lengths(load.input)}. {_outputs(load)}",
     ]
@@ -103,7 +103,7 @@ def warnings_of(found: JobPlan) -> list[str]:
 def settings_lines(found: JobPlan) -> list[str]:
     """The engine arguments of the first plan, as `dray run` takes them."""
     arguments = found.best[0].setting.arguments if found.best else {}
-    given = " ".join(f"--engine-arg {name}={value}" for name, value in arguments.items())
+    given = " ".join(f"--engine-arg {name}={value}" for name, value in arguments.items() if value > 1)
     return [f"`dray run` with the first plan's settings: {given}"] if given else []
 
 

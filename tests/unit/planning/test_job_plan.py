@@ -202,7 +202,8 @@ def test_rows_that_will_be_error_rows_are_said(rows: Path, model: Path) -> None:
     assert (found.workload.rows, found.workload.invalid, found.workload.refused) == (1, 1, 1)
     said = " ".join(found.notes)
     assert "custom_id" not in said
-    assert "1 rows are no valid requests" in said
+    assert "1 row is no valid request (" in said
+    assert f"{rows}:301: " in said
     assert "more tokens, max_tokens included, than the 2,099" in said
 
 
@@ -387,7 +388,7 @@ def test_a_plan_over_several_nodes_is_run_as_it_is_printed(
     assert {plan.setting.arguments == taken for plan in again.found.plans} == {True}
     (line,) = (one for one in lines_of(again, most=1) if one.startswith("`dray run`"))
     told = dict(one.split("=") for one in line.split("--engine-arg ")[1:])
-    assert {name: int(value) for name, value in told.items()} == taken
+    assert {name: int(value) for name, value in told.items()} == {k: v for k, v in taken.items() if v > 1}
 
 
 @pytest.mark.parametrize(
@@ -423,6 +424,28 @@ def test_rows_that_repeat_an_id_are_said(rows: Path, model: Path) -> None:
     assert told.startswith(
         "1 row has the custom_id of an earlier row (first: row 301 of the input): `dray run`"
     )
+
+
+def test_where_no_row_is_a_request_the_first_one_is_named(model: Path, tmp_path: Path) -> None:
+    """An image at an address, without --image-root."""
+    file = tmp_path / "images.jsonl"
+    part = {"type": "image_url", "image_url": {"url": "https://there/a.png"}}
+    body = {"messages": [{"role": "user", "content": [part]}]}
+    row = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    file.write_text("".join(f"{json.dumps(row | {'custom_id': str(n)})}\n" for n in range(3)))
+    with pytest.raises(InputError, match=r"images\.jsonl:1 \[messages\[0\]") as refused:
+        planned(file, model)
+    assert len(refused.value.problems) == 1
+
+
+def test_without_a_cache_no_prefix_is_served(rows: Path, model: Path) -> None:
+    body = {"prompt": list(range(2000)), "max_tokens": 5}
+    lines = [{"custom_id": f"s{n}", "url": "/v1/completions", "body": body} for n in range(99)]
+    rows.write_text("\n".join(map(json.dumps, lines)))
+    found = planned(rows, model, hardware="l40s", arguments={"enable_prefix_caching": False})
+    assert (found.workload.shared > 0.9, found.demand.hit_share) == (True, 0.0)
+    assert any("enable_prefix_caching" in note for note in found.notes)
+    assert planned(rows, model, hardware="l40s").demand.hit_share > 0.9
 
 
 @pytest.mark.parametrize("kind", ["transcription", "translation"])
