@@ -73,9 +73,12 @@ def without_split(instance: Instance, limits: Limits, nodes: int) -> Refusal:
 
 
 def tunings(setting: Setting, limits: Limits) -> Iterator[Setting]:
-    """The same split and formats with each of the engine settings that may be chosen."""
-    for seqs in limits.max_num_seqs:
-        for tokens in limits.max_num_batched_tokens:
+    """The same split and formats with each of the engine settings that may be chosen.
+
+    vLLM refuses a step with more sequences than tokens.
+    """
+    for tokens in limits.max_num_batched_tokens:
+        for seqs in dict.fromkeys(min(one, tokens) for one in limits.max_num_seqs):
             yield replace(setting, max_num_seqs=seqs, max_num_batched_tokens=tokens)
 
 

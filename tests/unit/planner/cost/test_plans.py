@@ -97,6 +97,12 @@ def test_eight_answers_cost_what_eight_requests_with_one_prefix_do() -> None:
     assert of_rows.tokens == 10_000 * 2400
 
 
+@pytest.mark.parametrize(("tokens", "seqs"), [(32, {32}), (512, {64, 256, 512}), (8192, {64, 256, 1024})])
+def test_no_step_has_more_sequences_than_tokens(tokens: int, seqs: set[int]) -> None:
+    found = planned(hardware=("g6e.xlarge",), max_num_batched_tokens=(tokens,)).plans
+    assert {plan.setting.max_num_seqs for plan in found} == seqs
+
+
 def test_the_whole_catalogue_gives_thousands_of_plans() -> None:
     found = planned(weights=("bf16", "fp8"))
     assert len(found.plans) > 1000
