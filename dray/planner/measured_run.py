@@ -13,10 +13,10 @@ from dray.planner.catalogue import Catalogue, Device, Instance
 from dray.planner.cost import Demand, Phi, Replica, Setting, replica_on, replica_rate
 from dray.planner.cost.interval import Interval, spanning
 from dray.planner.cost.memory import batch_size
+from dray.planner.cost.plan import START_ERROR
 from dray.planner.cost.run_time import Rate
 from dray.planner.models import FORMATS, KV_BYTES, ModelFacts, model_facts
 
-_START_ERROR = 0.2
 LEAST_ROWS = 20
 """Rows of a run below which its rate says nothing."""
 
@@ -138,6 +138,6 @@ def forecast(setup: Setup, demand: Demand, phi: Phi, *, replicas: int = 1, start
     work = expected_seconds(setup, demand, demand.rows / replicas)
     return spanning(
         start + work / phi.likely,
-        start * (1 - _START_ERROR) + work / phi.high,
-        start * (1 + _START_ERROR) + work / phi.low,
+        start * (1 - START_ERROR) + work / phi.high,
+        start * (1 + START_ERROR) + work / phi.low,
     )

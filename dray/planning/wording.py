@@ -137,14 +137,16 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def markdown_of(found: JobPlan, *, most: int) -> str:
-    """The plan as the text of an artifact: why, the rows, hosted prices, notes, and the table."""
+    """The plan as the text of an artifact: all that a terminal shows."""
     rows = [HEADER, ("---:", *["---"] * (len(HEADER) - 1)), *table_of(found, most)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     hosted = "\n".join(f"- {line}" for line in hosted_lines(found))
     notes = "\n".join(f"- {note}" for note in warnings_of(found))
     blocks = [
         f"**{found.why}**",
+        *settings_lines(found),
         table if len(rows) > 2 else "",
+        "\n".join(f"- {line}" for line in refusal_lines(found)),
         "\n\n".join(summary_of(found)),
         f"Hosted batch prices for the same tokens:\n\n{hosted}" if hosted else "",
         notes,

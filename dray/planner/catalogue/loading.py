@@ -79,10 +79,7 @@ def _sources(tables: Mapping[str, Any], file: str) -> Sources:
     for name, one in found.items():
         if not isinstance(one, Mapping) or not one.get("title") or type(one.get("date")) is not date:
             raise ConfigError(f"{file}: source.{name}: the field 'title' or 'date' is missing")
-    return Sources(
-        {name: str(one["title"]) for name, one in found.items()},
-        {name: one["date"] for name, one in found.items()},
-    )
+    return Sources({name: one["date"] for name, one in found.items()})
 
 
 def _link(name: str, table: Table) -> Link:

@@ -73,7 +73,9 @@ def test_the_cheapest_plan_is_first_and_says_why(rows: Path, model: Path) -> Non
     assert "GPT-4o mini" in text
     assert "300 requests, 630k tokens with llama-8b" in text
     assert all(len(cells) == len(HEADER) for cells in table_of(found, 5))
-    assert f"**{found.why}**" in markdown_of(found, most=5)
+    told = markdown_of(found, most=5)
+    assert f"**{found.why}**" in told
+    assert f"--engine-arg max_num_seqs={found.best[0].setting.max_num_seqs}" in told
 
 
 def efficiency(version: str) -> Efficiency:
@@ -173,6 +175,7 @@ def test_a_model_that_fits_nowhere_lacks_so_much_on_the_nearest(rows: Path, mode
     told = [line.partition(":") for line in refusal_lines(small)]
     assert [name for name, _, _ in told] == ["g6e.12xlarge", "g6e.xlarge", "g6.xlarge"]
     assert all(" lack" in reason for _, _, reason in told)
+    assert all(f"- {line}\n" in markdown_of(small, most=0) for line in refusal_lines(small))
 
 
 def test_an_impossible_deadline_or_budget_has_a_nearest_plan(rows: Path, model: Path) -> None:
