@@ -104,7 +104,16 @@ def settings_lines(found: JobPlan) -> list[str]:
     """The engine arguments of the first plan, as `dray run` takes them."""
     arguments = found.best[0].setting.arguments if found.best else {}
     given = " ".join(f"--engine-arg {name}={value}" for name, value in arguments.items() if value > 1)
-    return [f"`dray run` with the first plan's settings: {given}"] if given else []
+    if not given:
+        return []
+    lines = [f"`dray run` with the first plan's settings: {given}"]
+    weights = found.best[0].setting.weights
+    if weights not in (found.model.format, "bf16" if found.model.format == "fp32" else None):
+        lines.append(
+            f"It supposes weights in {weights}: give a model in {weights}, or --engine-arg "
+            f"quantization={weights} if the engine can make it. Answers differ from the model's own."
+        )
+    return lines
 
 
 def refusal_lines(found: JobPlan) -> list[str]:

@@ -467,3 +467,30 @@ def test_sound_into_text_is_refused_in_one_sentence(tmp_path: Path, kind: str) -
     ):
         with pytest.raises(ConfigError, match="cannot price transcriptions and translations of sound"):
             plan_job(request)
+
+
+def test_a_plan_for_other_weights_is_no_plan_for_the_model_as_it_is(
+    rows: Path, model: Path, tmp_path: Path, command: Run
+) -> None:
+    """A run would put weights of twice the size onto the GPUs that the plan chose."""
+    given = ("plan", str(rows), "--model", str(model), "--hardware", "l40s")
+    kept = tmp_path / "plan.json"
+
+    def run(**arguments: Any) -> dict[str, Any]:
+        request = JobRequest(
+            input=str(rows), model=str(model), output=str(tmp_path / "out"), plan=str(kept),
+            engine=EngineOptions(arguments=arguments),
+        )  # fmt: skip
+        return dict(job_settings(request, NoBlocks()).engine_arguments)
+
+    kept.write_text(json.dumps(command(*given, "--weights", "fp8")))
+    with pytest.raises(ConfigError, match="supposes weights in fp8, and the model's are in bf16"):
+        run()
+    assert run(quantization="fp8")["quantization"] == "fp8"
+    found = planned(rows, model, hardware="l40s", weights="fp8")
+    assert any("supposes weights in fp8" in line for line in lines_of(found, most=1))
+    (model / "config.json").write_text(json.dumps(LLAMA_8B | {"torch_dtype": "float32"}))
+    kept.write_text(json.dumps(command(*given)))
+    assert run()["tensor_parallel_size"] == 1
+    plain = lines_of(planned(rows, model, hardware="l40s"), most=1)
+    assert not any("supposes weights" in line for line in plain)
