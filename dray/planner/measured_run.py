@@ -15,7 +15,7 @@ from dray.planner.cost.interval import Interval, spanning
 from dray.planner.cost.memory import batch_size
 from dray.planner.cost.plan import START_ERROR
 from dray.planner.cost.run_time import Rate
-from dray.planner.models import FORMATS, KV_BYTES, ModelFacts, model_facts
+from dray.planner.models import FORMATS, ModelFacts, kv_format, model_facts
 
 LEAST_ROWS = 20
 """Rows of a run below which its rate says nothing."""
@@ -58,7 +58,6 @@ def setup_of(
         model = _as_loaded(known, arguments)
     except (ConfigError, ValueError, KeyError):
         return None  # a family, or a format, that the model of costs does not know
-    kv = str(arguments.get("kv_cache_dtype") or "")
     return Setup(
         model=model,
         instance=instance,
@@ -67,7 +66,7 @@ def setup_of(
             pipeline_parallel=pipeline,
             nodes=nodes,
             weights=model.format,
-            kv=kv if kv in KV_BYTES else "fp8" if kv.startswith("fp8") else model.kv_format,
+            kv=kv_format(str(arguments.get("kv_cache_dtype") or "")) or model.kv_format,
             max_num_seqs=seqs,
             max_num_batched_tokens=tokens,
         ),

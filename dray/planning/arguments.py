@@ -9,7 +9,7 @@ from typing import Any
 from dray.engine.ranks import refuse_uneven
 from dray.errors import ConfigError
 from dray.planner.cost import Limits
-from dray.planner.models import FORMATS, KV_BYTES, ModelFacts
+from dray.planner.models import FORMATS, KV_BYTES, ModelFacts, kv_format
 
 _SPLIT = {
     "tensor_parallel_size": "tensor_parallel",
@@ -17,7 +17,6 @@ _SPLIT = {
     "nnodes": "nodes",
 }
 _SIZES = ("max_num_seqs", "max_num_batched_tokens")
-_KV = {"bfloat16": "bf16", "float16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 
 
 def limits_of(limits: Limits, arguments: Mapping[str, Any]) -> Limits:
@@ -38,7 +37,7 @@ def limits_of(limits: Limits, arguments: Mapping[str, Any]) -> Limits:
         named["gpu_memory_utilization"] = float(share)
     kv = str(arguments.get("kv_cache_dtype") or "auto")
     if kv != "auto":
-        named["kv"] = (_known(_KV.get(kv, kv), KV_BYTES, "kv_cache_dtype"),)
+        named["kv"] = (_known(kv_format(kv) or kv, KV_BYTES, "kv_cache_dtype"),)
     return replace(limits, **named)
 
 

@@ -2,7 +2,17 @@
 
 from dray.planner.models.attention import Attention
 from dray.planner.models.facts import ModelFacts, Part, Role
-from dray.planner.models.formats import FORMATS, KV_BYTES
+from dray.planner.models.formats import FORMATS, KV_BYTES, kv_format
 from dray.planner.models.reading import model_facts, read_model
 
-__all__ = ["read_model", "model_facts", "ModelFacts", "Part", "Role", "Attention", "FORMATS", "KV_BYTES"]
+__all__ = [
+    "read_model",
+    "model_facts",
+    "ModelFacts",
+    "Part",
+    "Role",
+    "Attention",
+    "FORMATS",
+    "KV_BYTES",
+    "kv_format",
+]
