@@ -17,11 +17,13 @@ _LARGE_COLLECTIVES = 392.0 * 2**20
 def kv_capacity(model: ModelFacts, device: Device, setting: Setting, demand: Demand) -> float:
     """Bytes for the KV cache of requests: C = n·(mem·u - overhead) - weights - resident prefixes.
 
-    Negative where the weights do not fit. The slowest pipeline stage bounds it: stages have whole layers.
+    Negative where the weights do not fit. The largest pipeline stage bounds it: it has the most weights, and
+    as much more of the cache.
     """
     per_device = device.memory * setting.gpu_memory_utilization - setting.engine.overhead
     per_device -= _COLLECTIVES.get(setting.devices, _LARGE_COLLECTIVES)
-    return setting.devices * per_device - model.weight_bytes - prefix_bytes(model, setting, demand)
+    usable = setting.devices * per_device / model.imbalance(setting.pipeline_parallel)
+    return usable - model.weight_bytes - prefix_bytes(model, setting, demand)
 
 
 def prefix_bytes(model: ModelFacts, setting: Setting, demand: Demand) -> float:

@@ -57,9 +57,8 @@ class Replica:
 
     @property
     def imbalance(self) -> float:
-        """Layers of the largest pipeline stage over those of a mean one: the largest sets the pace."""
-        stages = self.setting.pipeline_parallel
-        return ceil(self.model.layers / stages) * stages / self.model.layers
+        """Of its pipeline stages: the largest sets the pace."""
+        return self.model.imbalance(self.setting.pipeline_parallel)
 
 
 def replica_on(instance: Instance, model: ModelFacts, setting: Setting) -> Replica:

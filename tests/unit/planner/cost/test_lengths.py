@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dray.planner.catalogue import load_catalogue
-from dray.planner.cost import Demand, Limits, Plans, Replica, plans
-from dray.planner.cost.memory import length_that_fits, missing_bytes
+from dray.planner.cost import Demand, Limits, Plans, Replica, Setting, plans
+from dray.planner.cost.memory import kv_capacity, length_that_fits, missing_bytes
 from dray.planner.models import model_facts
 from tests.support.model_configs import LLAMA_8B
 from tests.support.planning import demands, replicas
@@ -54,6 +54,17 @@ def test_what_the_user_names_must_fit() -> None:
     found = planned(hardware=("g6.xlarge",), max_model_len=65_536, max_machines=1)
     assert found.plans == ()
     assert "One L4 lacks" in found.why
+
+
+@pytest.mark.parametrize(("layers", "held"), [(32, 32), (33, 36), (35, 36), (36, 36)])
+def test_the_largest_stage_of_a_pipeline_bounds_the_cache(layers: int, held: int) -> None:
+    """33 layers on four stages are 9, 8, 8 and 8: each GPU must hold what that with 9 does."""
+    model = model_facts(LLAMA_8B | {"num_hidden_layers": layers})
+    device = load_catalogue().devices()["L4"]
+    setting = Setting(pipeline_parallel=4)
+    per_device = (kv_capacity(model, device, setting, JOB) + model.weight_bytes) * held / layers / 4
+    even = model_facts(LLAMA_8B | {"num_hidden_layers": 32})
+    assert per_device == pytest.approx((kv_capacity(even, device, setting, JOB) + even.weight_bytes) / 4)
 
 
 @given(replicas(), demands(), st.integers(1, 10**7))

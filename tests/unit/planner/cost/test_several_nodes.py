@@ -35,7 +35,7 @@ def planned(config: dict[str, Any], **limits: Any) -> Plans:
     [
         (DEEPSEEK_V3, "p5.48xlarge", 2),  # 671 GB in fp8, and eight H100 have 687
         (LLAMA_405B, "p5.48xlarge", 2),  # 812 GB in bf16
-        (LLAMA_405B, "g6e.12xlarge", 5),  # four L40S have 192
+        (LLAMA_405B, "g6e.12xlarge", 6),  # four L40S have 192; of five stages one would have 26 of 126 layers
         (LLAMA_70B, "g6e.xlarge", 4),  # 141 GB in bf16, one L40S has 48
     ],
 )
