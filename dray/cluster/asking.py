@@ -42,6 +42,23 @@ def replicas_on(gpus: float, each: float) -> int:
     return math.floor(gpus / each + _ROUNDED)
 
 
+def has_gpus(gpus: float, free: float, each: float) -> bool:
+    """Whether a node with so many GPUs, and so much of them free in all, has ``each`` for one replica.
+
+    Several are whole ones, and a part is of a single GPU. Ray tells no more than the sum: where it is what
+    replicas of the same size leave, that tells exactly; else Ray is taken to have put parts close together.
+    """
+    if each >= 1:
+        return math.floor(free + SMALLEST / 2) >= each
+    if not each:
+        return True
+    if free + SMALLEST / 2 < each:
+        return False
+    others = (gpus - free) / each
+    alike = abs(others - round(others)) < _ROUNDED + SMALLEST / each
+    return not alike or round(others) < replicas_on(gpus, each)
+
+
 def replicas_over(places: Iterable[int], nodes: int) -> int:
     """How many replicas find room that take a place on each of so many nodes, where nodes have these places.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dray.cluster.asking import ReplicaResources
+from dray.cluster.asking import ReplicaResources, has_gpus
 from dray.cluster.base import STABLE_SHARE, Node
 from dray.cluster.ray_nodes import live_nodes
 from dray.cluster.ray_private import free_resources, refused_by_autoscaler
@@ -25,6 +25,10 @@ class Room:
 
     def takes(self, ask: ReplicaResources) -> bool:
         """Whether there is room for it now."""
+        return self.has_enough(ask) and has_gpus(self.gpus, self.free_gpus, ask.gpus)
+
+    def has_enough(self, ask: ReplicaResources) -> bool:
+        """Whether so much is free in all, be it in parts of several GPUs that no replica can use together."""
         return ask.fits(self.free_cpus, self.free_gpus)
 
 

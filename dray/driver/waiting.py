@@ -31,6 +31,8 @@ def why_waiting(ask: ReplicaResources, capacity: Capacity, coming: Sequence[Node
         return f"asks for {ask}, which {have} free; Ray has not started it yet"
     if free and large >= ask.nodes:
         return f"asks for {ask}, which {_number(free)} free"
+    if sum(room.has_enough(ask) for room in rooms) >= ask.nodes:
+        return f"asks for {ask}, and what is free of GPUs is parts of several"
     if large >= ask.nodes:
         left = [(room.free_cpus, room.free_gpus) for room in rooms]
         return f"asks for {ask}, {_largest(ask, left, 'free node')}"

@@ -27,8 +27,11 @@ _MEANING = {
 }
 """The parts of a plan's identity, in words."""
 
-_TAKEN = ("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "max_num_batched_tokens")
-"""The engine settings that a run takes from a plan. None of them changes an answer."""
+_TAKEN = (
+    "tensor_parallel_size", "pipeline_parallel_size", "nnodes", "max_num_seqs", "max_num_batched_tokens",
+    "max_model_len",
+)  # fmt: skip
+"""The engine settings that a run takes from a plan. None changes an answer; the last one may end one."""
 
 OVERRIDES = "overrides"
 """The part that names request fields which the plan supposes, whatever the rows say."""
@@ -68,7 +71,7 @@ def as_planned(request: JobRequest, places: Resolved) -> JobRequest:
     """The request with the engine settings of its plan, where it says none itself.
 
     Raises:
-        ConfigError: its file is no plan, or a plan that nothing can run.
+        ConfigError: its file is no plan, a plan that nothing can run, or one for weights in another format.
         JobChangedError: it was made for something else; names what changed.
     """
     assert request.plan is not None
@@ -78,10 +81,24 @@ def as_planned(request: JobRequest, places: Resolved) -> JobRequest:
         raise ConfigError(
             f"plan {request.plan}: no configuration is within its limits; plan again, with others"
         )
+    _refuse_other_weights(request, plan)
     planned = plan["plans"][0]["engine_arguments"]
     arguments = {name: planned[name] for name in _TAKEN if name in planned} | request.engine.arguments
     engine = request.engine.model_copy(update={"arguments": arguments})
     return request.model_copy(update={"engine": engine})
+
+
+def _refuse_other_weights(request: JobRequest, plan: Mapping[str, Any]) -> None:
+    """A plan with ``--weights`` may suppose other weights than the model has, and GPUs that hold those."""
+    planned, own = plan["plans"][0].get("weights"), (plan.get("model") or {}).get("format")
+    if planned is None or own is None or planned == own or (own, planned) == ("fp32", "bf16"):
+        return  # of fp32, engines on GPUs make bf16
+    if request.engine.arguments.get("quantization") != planned:
+        raise ConfigError(
+            f"plan {request.plan}: it supposes weights in {planned}, and the model's are in {own}. Give a "
+            f"model in {planned}, or --engine-arg quantization={planned} if the engine can make it, or plan "
+            "again without --weights"
+        )
 
 
 def _config_of(places: Resolved) -> bytes | None:

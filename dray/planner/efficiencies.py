@@ -42,9 +42,15 @@ def learned(known: Sequence[Efficiency], model: ModelFacts, *, version: str | No
 
     def phi(device: str, weights: str) -> Phi:
         here = [one for one in known if (one.device, one.weights) == (device, weights)]
+        of_split = bool(here)
         if not any(one.model == key for one in here):
             alone = weights.partition(" ")[0]
-            here = [one for one in known if (one.device, one.weights) == (device, alone)] or here
+            there = [one for one in known if (one.device, one.weights) == (device, alone)]
+            here, of_split = there or here, of_split and not there
+        found = of_runs(here)
+        return replace(found, of_split=True) if of_split and not found.assumed else found
+
+    def of_runs(here: Sequence[Efficiency]) -> Phi:
         own = [one for one in here if one.model == key]
         same = [one for one in own if version is None or one.version.partition("+")[0] == version]
         if same:

@@ -10,13 +10,13 @@ from typing import Any
 
 from dray.errors import ConfigError
 from dray.planner.catalogue import Catalogue, Device, Instance
-from dray.planner.cost import Demand, Phi, Replica, Setting, replica_rate
+from dray.planner.cost import Demand, Phi, Replica, Setting, replica_on, replica_rate
 from dray.planner.cost.interval import Interval, spanning
 from dray.planner.cost.memory import batch_size
+from dray.planner.cost.plan import START_ERROR
 from dray.planner.cost.run_time import Rate
-from dray.planner.models import FORMATS, KV_BYTES, ModelFacts, model_facts
+from dray.planner.models import FORMATS, ModelFacts, kv_format, model_facts
 
-_START_ERROR = 0.2
 LEAST_ROWS = 20
 """Rows of a run below which its rate says nothing."""
 
@@ -32,9 +32,7 @@ class Setup:
     @property
     def replica(self) -> Replica:
         """As the cost model has it."""
-        return Replica(
-            model=self.model, device=self.instance.device, link=self.instance.link, setting=self.setting
-        )
+        return replica_on(self.instance, self.model, self.setting)
 
     def rate(self, demand: Demand, rows: float) -> Rate:
         """The rate with a phi of 1, of a replica that gets so many of the rows."""
@@ -51,23 +49,24 @@ def setup_of(
     """
     tensor = int(arguments.get("tensor_parallel_size") or 1)
     pipeline = int(arguments.get("pipeline_parallel_size") or 1)
-    instance = instance_of(device, catalogue, tensor * pipeline)
-    if instance is None or not config or int(arguments.get("nnodes") or 1) > 1:  # no link is known
+    nodes = int(arguments.get("nnodes") or 1)
+    instance = instance_of(device, catalogue, tensor * pipeline // nodes)
+    if instance is None or not config or (nodes > 1 and instance.network is None):
         return None
     try:
         known = model_facts(json.loads(config)).loaded(as_stored=instance.device.calibrated)
         model = _as_loaded(known, arguments)
     except (ConfigError, ValueError, KeyError):
         return None  # a family, or a format, that the model of costs does not know
-    kv = str(arguments.get("kv_cache_dtype") or "")
     return Setup(
         model=model,
         instance=instance,
         setting=Setting(
             tensor_parallel=tensor,
             pipeline_parallel=pipeline,
+            nodes=nodes,
             weights=model.format,
-            kv=kv if kv in KV_BYTES else "fp8" if kv.startswith("fp8") else model.kv_format,
+            kv=kv_format(str(arguments.get("kv_cache_dtype") or "")) or model.kv_format,
             max_num_seqs=seqs,
             max_num_batched_tokens=tokens,
         ),
@@ -138,6 +137,6 @@ def forecast(setup: Setup, demand: Demand, phi: Phi, *, replicas: int = 1, start
     work = expected_seconds(setup, demand, demand.rows / replicas)
     return spanning(
         start + work / phi.likely,
-        start * (1 - _START_ERROR) + work / phi.high,
-        start * (1 + _START_ERROR) + work / phi.low,
+        start * (1 - START_ERROR) + work / phi.high,
+        start * (1 + START_ERROR) + work / phi.low,
     )

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dray.engine.chat_template import with_template_text
-from dray.errors import ConfigError
+from dray.errors import ConfigError, InputError
 from dray.job.plan_file import OVERRIDES, identity_of
 from dray.job.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
-from dray.kinds import KINDS
+from dray.kinds import KINDS, kind_named
 from dray.machine import installed_version
 from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
 from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, plans, prior
@@ -21,6 +21,7 @@ from dray.planner.cost.limits import allowed
 from dray.planner.efficiencies import learned, learned_lengths, with_starts
 from dray.planner.models import ModelFacts, read_model
 from dray.planner.workload import Counting, InputLines, Learned, Lengths, TokenizerAt, Workload, estimate
+from dray.planning.arguments import whole, with_weights
 from dray.planning.measured import efficiencies_in
 from dray.planning.request import PlanRequest
 from dray.requests.shape import LOOKED_AT, shape_of_rows
@@ -134,19 +135,19 @@ def plan_job(
     source = request.rows.source(inputs_of(request.input))
     defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())
     lines = InputLines(source, defaults, overrides=request.overrides, options=objects, say=say)
-    _refuse_sound(lines)
+    _refuse_sound(request, lines)
     with configuration_of(place.uri, place.objects or objects) as folder:
         config, model = (folder / "config.json").read_bytes(), _model(folder, request.arguments)
         known = _with_lengths(known, model, lines)
         say("counting rows and tokens")
         workload, notes = estimate(lines, _counting(request, folder, model, known))
-    demand = workload.demand()
+    demand = _demand(request, workload, lines)
     say(f"{demand.rows:,} requests counted; pricing configurations")
     found = plans(
         demand,
         model,
         _catalogue(request, known),
-        request.limits(),
+        with_weights(request.limits(), request.arguments, model),
         today=today,
         phi=_doubted(_phi(known, model), workload.input_error),
     )
@@ -158,17 +159,31 @@ def plan_job(
         hosted=tuple(hosted_prices(today)),
         identity=_identity(request, source, defaults, config, objects),
         day=today,
-        notes=(*notes, *_notes(workload, model, known.lengths, request.image_tokens)),
+        notes=(*notes, *_refused(lines), *_notes(workload, model, known.lengths, request)),
     )
 
 
-def _refuse_sound(lines: InputLines) -> None:
-    """One job runs one kind of engine: its first row tells."""
-    first = next(iter(lines), None)
-    if first is not None and KINDS[decode(first).url].sound is not None:
+def _demand(request: PlanRequest, workload: Workload, lines: InputLines) -> Demand:
+    """What the rows ask for; an input without any that an engine could answer is refused, with a reason."""
+    if not workload.rows and lines.first_invalid is not None:
+        raise InputError([lines.first_invalid])
+    demand = workload.demand()
+    return replace(demand, hit_share=0.0) if _without_cache(request) else demand
+
+
+def _without_cache(request: PlanRequest) -> bool:
+    return request.arguments.get("enable_prefix_caching") is False
+
+
+def _refuse_sound(request: PlanRequest, lines: InputLines) -> None:
+    """One job runs one kind of engine: what the user says tells, or the first row of a batch file."""
+    kind = kind_named(request.rows.kind)
+    if kind.sound is None and (first := next(iter(lines), None)) is not None:
+        kind = KINDS[decode(first).url]
+    if kind.sound is not None:
         raise ConfigError(
-            "dray plan cannot price sound: it does not know what encoders of sound cost, nor how long "
-            "answers will be; dray run needs no plan"
+            "dray plan cannot price transcriptions and translations of sound: it does not know what their "
+            "encoders cost, nor how long answers will be; dray run needs no plan"
         )
 
 
@@ -187,12 +202,8 @@ def _identity(
 def _model(folder: Path, arguments: Mapping[str, Any]) -> ModelFacts:
     """Facts of the model, with the length that engine arguments leave of it."""
     model = read_model(folder)
-    length = arguments.get("max_model_len")
-    if length is None:
-        return model
-    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-        raise ConfigError(f"engine argument max_model_len: {length!r} is not a number of tokens")
-    return replace(model, max_length=min(length, model.max_length))
+    length = whole(arguments, "max_model_len")
+    return model if length is None else replace(model, max_length=min(length, model.max_length))
 
 
 def _counting(request: PlanRequest, folder: Path, model: ModelFacts, known: Known) -> Counting:
@@ -252,21 +263,39 @@ def _doubted(phi: PhiFor, error: float) -> PhiFor:
     return wider
 
 
-def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, image_tokens: int) -> list[str]:
+def _refused(lines: InputLines) -> list[str]:
+    """The rows for which a run refuses the input."""
+    said = []
+    if lines.invalid:
+        are = (
+            "1 row is no valid request"
+            if lines.invalid == 1
+            else f"{lines.invalid:,} rows are no valid requests"
+        )
+        said.append(f"{are} ({lines.first_invalid})" if lines.first_invalid is not None else are)
+    if lines.repeated:
+        have = "1 row has" if lines.repeated == 1 else f"{lines.repeated:,} rows have"
+        said.append(
+            f"{have} the custom_id of an earlier row (first: row {lines.first_repeated:,} of the input)"
+        )
+    return [f"{one}: `dray run` refuses the input, or makes error rows with --skip-invalid." for one in said]
+
+
+def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, request: PlanRequest) -> list[str]:
     """What a user should know of the rows before the first dollar."""
     rows = workload.rows
     said = []
-    if workload.invalid:
+    if workload.shared and _without_cache(request):
         said.append(
-            f"{workload.invalid:,} rows are no valid requests: `dray run` refuses the input for them, or "
-            "makes error rows of them with --skip-invalid."
+            "No prefix is served, as the engine is to have no cache for them (enable_prefix_caching)."
         )
     if workload.refused:
         said.append(f"{workload.refused:,} rows are requests that the engine will refuse: error rows.")
     if workload.images:
         said.append(
-            f"{workload.images:,} images or sounds count as {image_tokens:,} tokens each (--image-tokens): "
-            "models make 64 to some thousand of an image, by its size, and 5 to 25 of a second of sound."
+            f"{workload.images:,} images or sounds count as {request.image_tokens:,} tokens each "
+            "(--image-tokens): models make 64 to some thousand of an image, by its size, and 5 to 25 of a "
+            "second of sound."
         )
     if workload.too_long:
         said.append(
@@ -307,13 +336,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "bill": {**asdict(plan.bill), "total": plan.bill.total},
         "phi": asdict(plan.phi),
         "weights": one.weights,
-        "engine_arguments": {
-            "tensor_parallel_size": one.tensor_parallel,
-            "pipeline_parallel_size": one.pipeline_parallel,
-            "max_num_seqs": one.max_num_seqs,
-            "max_num_batched_tokens": one.max_num_batched_tokens,
-            "gpu_memory_utilization": one.gpu_memory_utilization,
-        },
+        "engine_arguments": {**one.arguments, "gpu_memory_utilization": one.gpu_memory_utilization},
         "notes": list(plan.notes),
     }
 

@@ -14,6 +14,7 @@ from dray.planner.cost import Limits
 from dray.planner.workload import SAMPLE_ROWS
 from dray.planner.workload.images import IMAGE_TOKENS
 from dray.planner.workload.prompts import COUNTED_FIELDS
+from dray.planning.arguments import limits_of
 from dray.storage.files import absolute
 
 
@@ -77,8 +78,8 @@ class PlanRequest(Request):
     )
     arguments: dict[str, Any] = Field(
         default_factory=dict,
-        description="Engine arguments as vLLM names them. Of these, max_model_len, tokenizer and "
-        "chat_template matter to a plan.",
+        description="Engine arguments as vLLM names them. A plan keeps to those of the split "
+        "(tensor_parallel_size, pipeline_parallel_size, nnodes), of the batch and of the memory.",
     )
     rows: RowOptions = Field(
         default_factory=RowOptions, description="More options for how rows become requests."
@@ -129,8 +130,12 @@ class PlanRequest(Request):
         return self.model_copy(update={"input": anchored_input(self.input, self.rows.query), "model": model})
 
     def limits(self) -> Limits:
-        """The limits of the plans, as the cost model takes them."""
-        return Limits(
+        """The limits of the plans, as the cost model takes them.
+
+        Raises:
+            ConfigError: an engine argument cannot be.
+        """
+        limits = Limits(
             deadline=deadline_seconds(self.deadline),
             budget=self.budget,
             hardware=tuple(self.hardware),
@@ -139,3 +144,4 @@ class PlanRequest(Request):
             max_machines=self.max_machines,
             prices=self.prices,
         )
+        return limits_of(limits, self.arguments)

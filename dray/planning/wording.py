@@ -18,7 +18,7 @@ def summary_of(found: JobPlan) -> list[str]:
     load = found.workload
     tokens = load.rows * (load.input.mean + load.output.mean)
     said = [
-        f"{count(load.rows)} requests, {compact(tokens)} tokens with {found.model.name} "
+        f"{plural(load.rows, 'request')}, {compact(tokens)} tokens with {found.model.name} "
         f"({found.model.format}); counted {load.counted}.",
         f"Input: {_lengths(load.input)}. {_outputs(load)}",
     ]
@@ -65,7 +65,7 @@ def _cells(number: int, plan: Plan) -> tuple[str, ...]:
         f"{name}{size} "
         for name, size in (("TP", one.tensor_parallel), ("PP", one.pipeline_parallel))
         if size > 1
-    )
+    ) + (f"over {one.nodes} nodes " if one.nodes > 1 else "")
     return (
         str(number),
         f"{plan.machines} x {plan.instance.name} ({gpus} {plan.instance.device.name}) {market}",
@@ -100,19 +100,30 @@ def warnings_of(found: JobPlan) -> list[str]:
     return list(dict.fromkeys([*found.notes, *own, *(unsure or sure)]))
 
 
+def settings_lines(found: JobPlan) -> list[str]:
+    """The engine arguments of the first plan, as `dray run` takes them."""
+    arguments = found.best[0].setting.arguments if found.best else {}
+    given = " ".join(f"--engine-arg {name}={value}" for name, value in arguments.items() if value > 1)
+    if not given:
+        return []
+    lines = [f"`dray run` with the first plan's settings: {given}"]
+    weights = found.best[0].setting.weights
+    if weights not in (found.model.format, "bf16" if found.model.format == "fp32" else None):
+        lines.append(
+            f"It supposes weights in {weights}: give a model in {weights}, or --engine-arg "
+            f"quantization={weights} if the engine can make it. Answers differ from the model's own."
+        )
+    return lines
+
+
 def refusal_lines(found: JobPlan) -> list[str]:
-    """Where nothing can run: what stands in the way, of the nearest first."""
+    """Where nothing can run: what stands in the way on each of the nearest instances."""
     if found.found.plans or found.found.nearest:
         return []
-    return list(dict.fromkeys(_refusal(one) for one in _nearest(found.found.refusals)))[:_REFUSALS]
-
-
-def _nearest(refusals: Sequence[Refusal]) -> list[Refusal]:
-    return sorted(refusals, key=lambda one: one.missing)
-
-
-def _refusal(one: Refusal) -> str:
-    return f"{one.instance}: {one.reason}"
+    nearest: dict[str, Refusal] = {}
+    for one in sorted(found.found.refusals, key=lambda one: (not one.missing, one.missing)):
+        nearest.setdefault(one.instance, one)
+    return [f"{one.instance}: {one.reason}" for one in nearest.values()][:_REFUSALS]
 
 
 def lines_of(found: JobPlan, *, most: int) -> list[str]:
@@ -121,8 +132,7 @@ def lines_of(found: JobPlan, *, most: int) -> list[str]:
     lines = ["", *summary_of(found), ""]
     if table:
         lines += [*_aligned([HEADER, *table]), ""]
-    lines.append(found.why)
-    lines += refusal_lines(found)
+    lines += [found.why, *settings_lines(found), *refusal_lines(found)]
     if hosted := hosted_lines(found):
         lines += ["", "Hosted batch prices for the same tokens:", *(f"  {line}" for line in hosted)]
     if notes := warnings_of(found):
@@ -136,14 +146,16 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def markdown_of(found: JobPlan, *, most: int) -> str:
-    """The plan as the text of an artifact: why, the rows, hosted prices, notes, and the table."""
+    """The plan as the text of an artifact: all that a terminal shows."""
     rows = [HEADER, ("---:", *["---"] * (len(HEADER) - 1)), *table_of(found, most)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     hosted = "\n".join(f"- {line}" for line in hosted_lines(found))
     notes = "\n".join(f"- {note}" for note in warnings_of(found))
     blocks = [
         f"**{found.why}**",
+        *settings_lines(found),
         table if len(rows) > 2 else "",
+        "\n".join(f"- {line}" for line in refusal_lines(found)),
         "\n\n".join(summary_of(found)),
         f"Hosted batch prices for the same tokens:\n\n{hosted}" if hosted else "",
         notes,

@@ -90,6 +90,18 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How instances of a kind reach each other: bytes/s of each, and seconds of a message's way."""
+
+    bandwidth: float
+    latency: float
+
+    def all_reduce(self, nodes: int) -> float:
+        """Bytes/s of an all-reduce over so many nodes, in a ring: each sends 2·(n-1)/n of the bytes."""
+        return self.bandwidth * nodes / (2 * (nodes - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """Dollars per hour on a day. ``low`` and ``high``: the range over zones."""
 
@@ -113,6 +125,8 @@ class Interruptions:
 class Instance:
     """A machine to rent; ``boot`` is false for one at hand. ``on_demand``: prices, oldest first.
 
+    ``network`` is None where no replica may be on several of them.
+
     ``start_seconds``: from a run's beginning to the first ready replica, where it was measured.
     """
 
@@ -120,6 +134,7 @@ class Instance:
     device: Device
     devices: int
     link: Link | None = None
+    network: Network | None = None
     vcpus: int = 0
     ram: float = 0.0
     on_demand: tuple[Price, ...] = ()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import ConfigError
-from dray.planner.catalogue.hardware import Device, Instance, Interruptions, Link, Price
+from dray.planner.catalogue.hardware import Device, Instance, Interruptions, Link, Network, Price
 from dray.planner.catalogue.tables import Sources, Table
 
 _FILE = Path(__file__).with_name("hardware.toml")
@@ -64,9 +64,11 @@ def read_catalogue(tables: Mapping[str, Any], *, file: str) -> Catalogue:
         return {name: Table(one, f"{file}: {kind}.{name}", sources) for name, one in found.items()}
 
     links = {name: _link(name, table) for name, table in named("link").items()}
+    found = tables.get("network")
+    between = Table(found, f"{file}: network", sources) if isinstance(found, Mapping) else None
     devices = {name: _device(name, table) for name, table in named("gpu").items()}
     return Catalogue(
-        {name: _instance(name, table, devices, links) for name, table in named("instance").items()}
+        {name: _instance(name, table, devices, links, between) for name, table in named("instance").items()}
     )
 
 
@@ -77,10 +79,7 @@ def _sources(tables: Mapping[str, Any], file: str) -> Sources:
     for name, one in found.items():
         if not isinstance(one, Mapping) or not one.get("title") or type(one.get("date")) is not date:
             raise ConfigError(f"{file}: source.{name}: the field 'title' or 'date' is missing")
-    return Sources(
-        {name: str(one["title"]) for name, one in found.items()},
-        {name: one["date"] for name, one in found.items()},
-    )
+    return Sources({name: one["date"] for name, one in found.items()})
 
 
 def _link(name: str, table: Table) -> Link:
@@ -120,7 +119,21 @@ def _device(name: str, table: Table) -> Device:
     )
 
 
-def _instance(name: str, table: Table, devices: Mapping[str, Device], links: Mapping[str, Link]) -> Instance:
+def _network(table: Table, between: Table | None) -> Network | None:
+    """What an instance reaches others with; None where the file has no table of networks."""
+    if between is None or "network" not in table.values:
+        return None
+    bandwidth = min(table.figure("network"), between.figure("most"))
+    return Network(bandwidth=bandwidth, latency=between.figure("latency"))
+
+
+def _instance(
+    name: str,
+    table: Table,
+    devices: Mapping[str, Device],
+    links: Mapping[str, Link],
+    between: Table | None,
+) -> Instance:
     count, link = table.whole("gpus"), table.values.get("link")
     if table.values.get("gpu") not in devices:
         table.refuse("gpu", "is missing, or names no GPU of the file")
@@ -132,6 +145,7 @@ def _instance(name: str, table: Table, devices: Mapping[str, Device], links: Map
         device=devices[table.values["gpu"]],
         devices=count,
         link=links[link] if link is not None else None,
+        network=_network(table, between),
         vcpus=table.whole("vcpus"),
         ram=table.whole("ram_gib") * _GIB,
         on_demand=tuple(

@@ -13,9 +13,8 @@ from dray.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Titles and dates by the keys that figures name."""
+    """Dates of sources by the keys that figures name."""
 
-    titles: Mapping[str, str]
     days: Mapping[str, date]
     unproven: frozenset[str] = frozenset({"unchecked", "placeholder"})
 

@@ -8,7 +8,7 @@ from dray.planner.cost.limits import Limits
 from dray.planner.cost.plan import Plan
 from dray.planner.cost.plans import Plans, best_of_each, plans
 from dray.planner.cost.run_time import replica_rate
-from dray.planner.cost.step import Replica, step_time
+from dray.planner.cost.step import Replica, replica_on, step_time
 
 __all__ = [
     "plans",
@@ -27,6 +27,7 @@ __all__ = [
     "EnginePolicy",
     "VLLM",
     "Replica",
+    "replica_on",
     "step_time",
     "replica_rate",
 ]

@@ -25,29 +25,60 @@ class Refusal:
     missing: float = 0.0
 
 
-def settings(instance: Instance, model: ModelFacts, limits: Limits) -> Iterator[Setting]:
-    """Every split and format that an instance has devices for, with the most sequences of the limits."""
-    for tensor in _SPLITS:
-        for pipeline in _SPLITS:
-            if tensor * pipeline > instance.devices:
+def settings(instance: Instance, model: ModelFacts, limits: Limits, nodes: int = 1) -> Iterator[Setting]:
+    """Every split and format that so many nodes have devices for, with the most sequences of the limits."""
+    for tensor, pipeline in _splits(instance.devices, limits, nodes):
+        for weights in limits.weights or (model.format,):
+            for kv in limits.kv or (model.kv_format,):
+                yield Setting(
+                    tensor_parallel=tensor,
+                    pipeline_parallel=pipeline,
+                    nodes=nodes,
+                    weights=weights,
+                    kv=kv,
+                    max_num_seqs=max(limits.max_num_seqs),
+                    max_num_batched_tokens=limits.max_num_batched_tokens[0],
+                    gpu_memory_utilization=limits.gpu_memory_utilization,
+                )
+
+
+def _splits(devices: int, limits: Limits, nodes: int) -> Iterator[tuple[int, int]]:
+    """Tensor and pipeline parallelism over nodes with so many devices each.
+
+    On several nodes a replica takes all of their devices, unless the limits name both. Each tensor-parallel
+    group is within a node, or on whole nodes.
+    """
+    for tensor in _SPLITS if limits.tensor_parallel is None else (limits.tensor_parallel,):
+        if limits.pipeline_parallel is not None:
+            pipelines: tuple[int, ...] = (limits.pipeline_parallel,)
+        else:
+            pipelines = _SPLITS if nodes == 1 else (nodes * devices // tensor,)
+        for pipeline in pipelines:
+            on_each, left = divmod(tensor * pipeline, nodes)
+            if left or not 0 < on_each <= devices or (on_each % tensor and tensor % on_each):
                 continue
-            for weights in limits.weights or (model.format,):
-                for kv in limits.kv or (model.kv_format,):
-                    yield Setting(
-                        tensor_parallel=tensor,
-                        pipeline_parallel=pipeline,
-                        weights=weights,
-                        kv=kv,
-                        max_num_seqs=max(limits.max_num_seqs),
-                        max_num_batched_tokens=limits.max_num_batched_tokens[0],
-                        gpu_memory_utilization=limits.gpu_memory_utilization,
-                    )
+            named = limits.tensor_parallel is not None and limits.pipeline_parallel is not None
+            if nodes == 1 or named or on_each == devices:
+                yield tensor, pipeline
+
+
+def without_split(instance: Instance, limits: Limits, nodes: int) -> Refusal:
+    """That so many of an instance have no split as the limits ask for one."""
+    named = (("TP", limits.tensor_parallel), ("PP", limits.pipeline_parallel))
+    asked = " ".join(f"{name} {size}" for name, size in named if size is not None)
+    on = f"{instance.devices} x {instance.device.name}" if instance.devices > 1 else instance.device.name
+    over = f"{nodes} nodes with {on} each" if nodes > 1 else f"one node with {on}"
+    reason = f"{asked or 'No split'} {'cannot be' if asked else 'is'} shared out evenly over {over}."
+    return Refusal(instance=instance.name, setting=None, reason=reason)
 
 
 def tunings(setting: Setting, limits: Limits) -> Iterator[Setting]:
-    """The same split and formats with each of the engine settings that may be chosen."""
-    for seqs in limits.max_num_seqs:
-        for tokens in limits.max_num_batched_tokens:
+    """The same split and formats with each of the engine settings that may be chosen.
+
+    vLLM refuses a step with more sequences than tokens.
+    """
+    for tokens in limits.max_num_batched_tokens:
+        for seqs in dict.fromkeys(min(one, tokens) for one in limits.max_num_seqs):
             yield replace(setting, max_num_seqs=seqs, max_num_batched_tokens=tokens)
 
 
@@ -93,6 +124,7 @@ def _memory(
 ) -> str | None:
     count = setting.devices
     devices = f"{count} x {instance.device.name}" if count > 1 else f"One {instance.device.name}"
+    devices += f" on {setting.nodes} nodes" if setting.nodes > 1 else ""
     if missing > 0:
         lack = "lack" if count > 1 else "lacks"
         return (

@@ -132,10 +132,15 @@ cached or not, and was busy for 15% to 60% of each (16 cores of a Xeon, vLLM 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How one replica is set up: vLLM's arguments of the same names; ``weights`` and ``kv`` are formats."""
+    """How one replica is set up: vLLM's arguments of the same names; ``weights`` and ``kv`` are formats.
+
+    It is on ``nodes``, with as many of its devices on each. ``max_model_len`` is None for the model's own.
+    """
 
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    nodes: int = 1
+    max_model_len: int | None = None
     weights: str = "bf16"
     kv: str = "bf16"
     max_num_seqs: int = 256
@@ -147,9 +152,27 @@ class Setting:
     def measured_as(self) -> str:
         """What phi goes by: the format of the weights, and the split where a replica has several devices."""
         split = f" TP{self.tensor_parallel} PP{self.pipeline_parallel}" if self.devices > 1 else ""
-        return f"{self.weights}{split}"
+        nodes = f" N{self.nodes}" if self.nodes > 1 else ""
+        return f"{self.weights}{split}{nodes}"
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """The engine arguments of it; ``nnodes`` and ``max_model_len`` where it needs them."""
+        found = {
+            "tensor_parallel_size": self.tensor_parallel,
+            "pipeline_parallel_size": self.pipeline_parallel,
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+        }
+        found |= {"nnodes": self.nodes} if self.nodes > 1 else {}
+        return found | ({} if self.max_model_len is None else {"max_model_len": self.max_model_len})
 
     @property
     def devices(self) -> int:
         """Devices of one replica."""
         return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def on_each(self) -> int:
+        """Devices of one replica on each of its nodes."""
+        return self.devices // self.nodes

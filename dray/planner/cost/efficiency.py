@@ -12,6 +12,7 @@ from dray.errors import ConfigError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phi:
     """Measured over predicted rate. ``reason`` is where it comes from; ``assumed``: no run was measured.
+    ``of_split``: runs were measured whose replicas were split over devices and nodes in the same way.
 
     Raises:
         ConfigError: not 0 < low <= likely <= high.
@@ -22,6 +23,7 @@ class Phi:
     high: float
     reason: str
     assumed: bool = False
+    of_split: bool = False
 
     def __post_init__(self) -> None:
         if not (0 < self.low <= self.likely <= self.high and isfinite(self.high)):
@@ -48,6 +50,8 @@ The lower end lies as far below as the model's worst error on its reference poin
 
 PARALLEL_FACTOR = 1.4
 """Over several devices the bounds are wider by this: such reference points are within 40%."""
+NODES_FACTOR = 1.25
+"""The same over several nodes: a guess, as no such run was measured, and networks differ."""
 DOUBT_FACTOR = 1.25
 """The same for a device with figures that no source backs."""
 

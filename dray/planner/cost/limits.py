@@ -31,6 +31,9 @@ class Limits:
         prices: dollars per hour by instance, in place of the catalogue's; ``NAME:spot`` for that of spot.
         head_hourly: dollars per hour of nodes without a replica.
         max_num_seqs, max_num_batched_tokens: values to choose from.
+        tensor_parallel, pipeline_parallel: of a replica; None for any.
+        max_model_len: tokens of which the engine must hold one request; None for as many as fit.
+        nodes: that a replica is on; None for one, or for as few as hold a model that no single node holds.
 
     Raises:
         ConfigError: a figure is out of bounds, or a format is not known; names it.
@@ -48,6 +51,10 @@ class Limits:
     gpu_memory_utilization: float = 0.92
     max_num_seqs: tuple[int, ...] = (64, 256, 1024)
     max_num_batched_tokens: tuple[int, ...] = (2048, 8192)
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    nodes: int | None = None
+    max_model_len: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("deadline", "budget"):
@@ -64,8 +71,9 @@ class Limits:
         for name in ("max_num_seqs", "max_num_batched_tokens"):
             if not getattr(self, name) or min(getattr(self, name)) < 1:
                 raise ConfigError(f"{name} needs values of at least 1")
-        if self.max_machines < 1:
-            raise ConfigError("max_machines must be at least 1")
+        for name in ("max_machines", "tensor_parallel", "pipeline_parallel", "nodes"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
         _known("weights", self.weights, FORMATS)
         _known("kv", self.kv, KV_BYTES)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dray.planner.catalogue import Device
 from dray.planner.cost.demand import Demand, Setting
 from dray.planner.models import KV_BYTES, ModelFacts
@@ -15,11 +17,13 @@ _LARGE_COLLECTIVES = 392.0 * 2**20
 def kv_capacity(model: ModelFacts, device: Device, setting: Setting, demand: Demand) -> float:
     """Bytes for the KV cache of requests: C = n·(mem·u - overhead) - weights - resident prefixes.
 
-    Negative where the weights do not fit. The slowest pipeline stage bounds it: stages have whole layers.
+    Negative where the weights do not fit. The largest pipeline stage bounds it: it has the most weights, and
+    as much more of the cache.
     """
     per_device = device.memory * setting.gpu_memory_utilization - setting.engine.overhead
     per_device -= _COLLECTIVES.get(setting.devices, _LARGE_COLLECTIVES)
-    return setting.devices * per_device - model.weight_bytes - prefix_bytes(model, setting, demand)
+    usable = setting.devices * per_device / model.imbalance(setting.pipeline_parallel)
+    return usable - model.weight_bytes - prefix_bytes(model, setting, demand)
 
 
 def prefix_bytes(model: ModelFacts, setting: Setting, demand: Demand) -> float:
@@ -48,6 +52,22 @@ def missing_bytes(model: ModelFacts, device: Device, setting: Setting, demand: D
     """Bytes that the replica lacks to hold the longest request; zero or less where it fits."""
     free = kv_capacity(model, device, setting, demand) + prefix_bytes(model, setting, demand)
     return longest_bytes(model, setting, demand) - free * setting.engine.fill
+
+
+def length_that_fits(model: ModelFacts, device: Device, setting: Setting, demand: Demand) -> int:
+    """Tokens of the longest request that the replica holds; the model's own length at most."""
+
+    def fits(length: int) -> bool:
+        request = replace(demand, longest_tokens=float(length))
+        return missing_bytes(model, device, setting, request) <= 0
+
+    if fits(model.max_length):
+        return model.max_length
+    least, most = 0, model.max_length  # the second one does not fit
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle)
+    return least
 
 
 def batch_size(model: ModelFacts, device: Device, setting: Setting, demand: Demand) -> float:

@@ -62,10 +62,11 @@ class Plan:
         """A short name: machines, market, parallelism, formats, engine settings."""
         one = self.setting
         market = "spot" if self.spot else "on demand"
+        nodes = f" over {one.nodes} nodes" if one.nodes > 1 else ""
         return (
             f"{self.machines} x {self.instance.name} {market}, TP {one.tensor_parallel} "
-            f"PP {one.pipeline_parallel}, weights {one.weights}, KV {one.kv}, {one.max_num_seqs} sequences, "
-            f"{one.max_num_batched_tokens} batched tokens"
+            f"PP {one.pipeline_parallel}{nodes}, weights {one.weights}, KV {one.kv}, "
+            f"{one.max_num_seqs} sequences, {one.max_num_batched_tokens} batched tokens"
         )
 
 
@@ -80,7 +81,7 @@ class Offer:
 
     def replicas(self, setting: Setting) -> int:
         """Replicas that fit on the machines."""
-        return self.machines * (self.instance.devices // setting.devices)
+        return self.machines // setting.nodes * (self.instance.devices // setting.on_each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,8 @@ def evaluate(replica: Replica, rate: Rate, demand: Demand, offer: Offer, terms: 
     if cold is None:
         cold, error = COLD_START.seconds(replica.model.weight_bytes, boot=offer.instance.boot), 0.0
     cases: list[tuple[RunTime, Bill]] = []
-    for given, hourly in _cases(offer, terms.phi, demand.output_error, error):
+    nodes = replica.setting.nodes
+    for given, hourly in _cases(offer, nodes, terms.phi, demand.output_error, error):
         time = run_time(demand, rate, rows=rows, cold=cold, given=given)
         bill = bill_of(time, machines=offer.machines, hourly=hourly, used=used, head_hourly=terms.head_hourly)
         cases.append((time, bill))
@@ -128,9 +130,12 @@ def evaluate(replica: Replica, rate: Rate, demand: Demand, offer: Offer, terms: 
 
 
 def _cases(
-    offer: Offer, phi: Phi, output_error: float, start_error: float
+    offer: Offer, nodes: int, phi: Phi, output_error: float, start_error: float
 ) -> Iterator[tuple[Conditions, float]]:
-    """The likely case, then the best and the worst: all that is uncertain at one end."""
+    """The likely case, then the best and the worst: all that is uncertain at one end.
+
+    A replica is interrupted when any of its ``nodes`` is.
+    """
     broken, price = offer.instance.interruptions, offer.price
     ends = (
         (phi.likely, broken.likely, 0.0, price.likely),
@@ -141,7 +146,7 @@ def _cases(
         yield (
             Conditions(
                 phi=share,
-                interruptions_per_hour=interruptions if offer.spot else 0.0,
+                interruptions_per_hour=nodes * interruptions if offer.spot else 0.0,
                 output_factor=1.0 + side * output_error,
                 start_factor=1.0 + side * start_error,
             ),

@@ -8,14 +8,15 @@ from datetime import date
 from math import ceil
 
 from dray.planner.catalogue import Catalogue, Instance, Price
-from dray.planner.cost.choices import Refusal, refusal, settings, tunings
-from dray.planner.cost.demand import Demand, Setting
-from dray.planner.cost.efficiency import DOUBT_FACTOR, PARALLEL_FACTOR, Phi, PhiFor, prior
+from dray.planner.cost.cases import Case, cases_of, cases_over_nodes
+from dray.planner.cost.choices import Refusal, tunings
+from dray.planner.cost.demand import Demand
+from dray.planner.cost.efficiency import DOUBT_FACTOR, NODES_FACTOR, PARALLEL_FACTOR, Phi, PhiFor, prior
 from dray.planner.cost.limits import SPOT, Limits, allowed
 from dray.planner.cost.memory import batch_size
 from dray.planner.cost.plan import Offer, Plan, Terms, aged, evaluate
 from dray.planner.cost.run_time import Rate, replica_rate, rows_of_replica
-from dray.planner.cost.step import Replica
+from dray.planner.cost.step import Replica, replica_on
 from dray.planner.cost.wording import nearest_sentence, nothing_fits, why_first
 from dray.planner.models import ModelFacts
 
@@ -45,6 +46,8 @@ def plans(
 ) -> Plans:
     """Every configuration that can run the job, with seconds and dollars, and why others cannot.
 
+    A replica is on one node; where no single node can run the model, on as few nodes as can.
+
     Args:
         model: as its checkpoint is; ``limits.weights`` may name other formats.
         today: the day whose prices hold.
@@ -57,19 +60,19 @@ def plans(
     found: list[Plan] = []
     refusals: list[Refusal] = []
     rows, demand = demand, demand.by_sequence()
+    offered: list[tuple[Instance, list[_Market]]] = []
     for instance in allowed(catalogue, limits):
-        markets = list(_markets(instance, limits, today))
-        if not markets:
+        if markets := list(_markets(instance, limits, today)):
+            offered.append((instance, markets))
+        else:
             refusals.append(_priceless(instance, limits, today))
-            continue
-        own = model.loaded(as_stored=instance.device.calibrated)
-        for setting in settings(instance, own, limits):
-            facts = own.in_format(setting.weights)
-            problem = refusal(instance, facts, setting, demand)
-            if problem is not None:
-                refusals.append(problem)
-            else:
-                found += _of_setting(_Case(instance, facts, setting, demand, limits), markets, phi)
+    for search in (cases_of, cases_over_nodes):
+        for instance, markets in offered:
+            tried = search(instance, model, demand, limits)
+            refusals += tried.refusals
+            found += [plan for case in tried.cases for plan in _of_setting(case, markets, phi)]
+        if found:
+            break
     found = [_of_rows(plan, rows) for plan in found]
     found.sort(key=lambda plan: (plan.dollars.likely, plan.seconds.likely, plan.name))
     return _within(found, refusals, limits)
@@ -123,28 +126,17 @@ def _priceless(instance: Instance, limits: Limits, today: date) -> Refusal:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    instance: Instance
-    model: ModelFacts
-    setting: Setting
-    demand: Demand
-    limits: Limits
-
-
-def _of_setting(case: _Case, markets: Sequence[_Market], phi: PhiFor) -> Iterator[Plan]:
+def _of_setting(case: Case, markets: Sequence[_Market], phi: PhiFor) -> Iterator[Plan]:
     share, notes = _phi_of(case, phi), _notes(case)
     for setting in tunings(case.setting, case.limits):
-        link = case.instance.link
-        replica = Replica(model=case.model, device=case.instance.device, link=link, setting=setting)
-        rates = _Rates(replica, case.demand)
+        rates = _Rates(replica_on(case.instance, case.model, setting), case.demand)
         for market in markets:
             said = notes + market.notes
             terms = Terms(phi=share, head_hourly=case.limits.head_hourly, notes=said)
             yield from _offers(case, rates, market, terms)
 
 
-def _offers(case: _Case, rates: _Rates, market: _Market, terms: Terms) -> Iterator[Plan]:
+def _offers(case: Case, rates: _Rates, market: _Market, terms: Terms) -> Iterator[Plan]:
     """The plans of one configuration in one market, by the number of machines."""
 
     def planned(machines: int) -> Plan:
@@ -152,7 +144,7 @@ def _offers(case: _Case, rates: _Rates, market: _Market, terms: Terms) -> Iterat
         rows = rows_of_replica(case.demand.rows, offer.replicas(rates.replica.setting))
         return evaluate(rates.replica, rates.of(rows), case.demand, offer, terms)
 
-    alone = planned(1)
+    alone = planned(case.setting.nodes)
     yield alone
     for machines in _more_machines(alone, case.limits):
         yield planned(machines)
@@ -175,23 +167,37 @@ class _Rates:
         return self._known[batch]
 
 
-def _phi_of(case: _Case, phi: PhiFor) -> Phi:
-    """Phi of a configuration; wider for several devices, and for unproven figures without a measured run."""
+def _phi_of(case: Case, phi: PhiFor) -> Phi:
+    """Phi of a configuration; wider where no run with its split, or on its hardware, was measured."""
     device = case.instance.device
     share = phi(device.name, case.setting.measured_as)
-    if case.setting.devices > 1:
+    if case.setting.devices > 1 and not share.of_split:
         share = share.widened(PARALLEL_FACTOR, "several devices in a replica")
+    if case.setting.nodes > 1 and not share.of_split:
+        share = share.widened(NODES_FACTOR, "several nodes in a replica")
     if device.doubts and share.assumed:
         share = share.widened(DOUBT_FACTOR, "figures without a source")
     return share
 
 
-def _notes(case: _Case) -> tuple[str, ...]:
+def _notes(case: Case) -> tuple[str, ...]:
     """What a user must know of the model and the hardware of a plan."""
     device, ram = case.instance.device, case.instance.ram
     notes = list(case.model.notes)
+    network, nodes = case.instance.network, case.setting.nodes
+    if network is not None and nodes > 1:
+        notes.append(
+            f"Each replica is on {nodes} nodes, with {network.bandwidth / 1e9:.3g} GB/s between "
+            "them as the plan has it: networks differ."
+        )
     if device.doubts:
         notes.append(f"{device.name}: no measurement backs {', '.join(device.doubts)}.")
+    length = case.setting.max_model_len
+    if length is not None and case.limits.max_model_len is None:
+        notes.append(
+            f"A replica does not hold a request of the model's {case.model.max_length:,} tokens, so its "
+            f"engine starts with max_model_len={length}: requests without max_tokens end there."
+        )
     if 0 < ram < case.model.weight_bytes:
         notes.append(
             f"{case.instance.name} has {ram / 1e9:,.0f} GB of memory: the weights' "
@@ -204,13 +210,14 @@ def _more_machines(alone: Plan, limits: Limits) -> list[int]:
     """Numbers of machines above one: powers of two, and the fewest that may keep the deadline."""
     if not alone.instance.boot:
         return []
-    counts = {2**power for power in range(limits.max_machines.bit_length())}
+    nodes = alone.setting.nodes
+    counts = {nodes * 2**power for power in range(limits.max_machines.bit_length())}
     if limits.deadline is not None:
         time = alone.time
         left = limits.deadline - time.cold_start - time.tail
         if left > 0:
-            counts.add(ceil((time.work + time.interrupted) / left))
-    return sorted(count for count in counts if 1 < count <= limits.max_machines)
+            counts.add(nodes * ceil((time.work + time.interrupted) / left))
+    return sorted(count for count in counts if nodes < count <= limits.max_machines)
 
 
 def _within(found: list[Plan], refusals: list[Refusal], limits: Limits) -> Plans:

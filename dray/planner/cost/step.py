@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from dray.planner.catalogue import Device, Link
+from dray.planner.catalogue import Device, Instance, Link, Network
 from dray.planner.cost.demand import Demand, Setting
 from dray.planner.models import KV_BYTES, ModelFacts, Part, Role
 
@@ -42,12 +42,13 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What a step runs on and with."""
+    """What a step runs on and with. ``network``: between nodes, where the replica is on several."""
 
     model: ModelFacts
     device: Device
     link: Link | None
     setting: Setting
+    network: Network | None = None
 
     @property
     def devices(self) -> int:
@@ -56,9 +57,15 @@ class Replica:
 
     @property
     def imbalance(self) -> float:
-        """Layers of the largest pipeline stage over those of a mean one: the largest sets the pace."""
-        stages = self.setting.pipeline_parallel
-        return ceil(self.model.layers / stages) * stages / self.model.layers
+        """Of its pipeline stages: the largest sets the pace."""
+        return self.model.imbalance(self.setting.pipeline_parallel)
+
+
+def replica_on(instance: Instance, model: ModelFacts, setting: Setting) -> Replica:
+    """A replica on as many of an instance as the setting says."""
+    return Replica(
+        model=model, device=instance.device, link=instance.link, setting=setting, network=instance.network
+    )
 
 
 def smax(a: float, b: float) -> float:
@@ -144,17 +151,24 @@ def elementwise_seconds(replica: Replica) -> float:
 
 
 def communication_seconds(replica: Replica, tokens: float, rounds: float) -> float:
-    """T_tp: two all-reduces of the hidden state per layer; between stages, the state once per token."""
-    setting, link, model = replica.setting, replica.link, replica.model
-    if link is None or replica.devices == 1:
-        return 0.0
-    state = tokens * model.hidden * _ACTIVATION_BYTES / setting.pipeline_parallel
-    seconds = 0.0
-    if setting.tensor_parallel > 1:
-        latency = rounds / setting.pipeline_parallel * link.latency
-        seconds = 2 * model.layers * (latency + state / link.rate(setting.tensor_parallel))
-    if setting.pipeline_parallel > 1:
-        seconds += rounds * link.latency + setting.pipeline_parallel * state / link.rate(2)
+    """T_tp: two all-reduces of the hidden state per layer; between stages, the state once per token.
+
+    An all-reduce over several nodes is one in each of them, and one between them. Of the ways between stages
+    the slowest one sets the pace: that between nodes, where there are several.
+    """
+    setting, link, network, model = replica.setting, replica.link, replica.network, replica.model
+    stages, nodes = setting.pipeline_parallel, ceil(setting.tensor_parallel / setting.on_each)
+    state = tokens * model.hidden * _ACTIVATION_BYTES / stages
+    reduces, seconds = 2 * model.layers, 0.0
+    inside = setting.tensor_parallel // nodes
+    if link is not None and inside > 1:
+        seconds += reduces * (rounds / stages * link.latency + state / link.rate(inside))
+    if network is not None and nodes > 1:
+        seconds += reduces * (rounds / stages * network.latency + state / network.all_reduce(nodes))
+    if network is not None and setting.nodes > 1 and stages > 1:
+        seconds += rounds * network.latency + stages * state / network.bandwidth
+    elif link is not None and stages > 1:
+        seconds += rounds * link.latency + stages * state / link.rate(2)
     return seconds
 
 

@@ -53,8 +53,8 @@ def nothing_fits(refusals: Sequence[Refusal]) -> str:
 
 
 def _short(plan: Plan) -> str:
-    market = " spot" if plan.spot else ""
-    return f"{plan.machines} x {plan.instance.name}{market}"
+    market = "spot" if plan.spot else "on demand"
+    return f"{plan.machines} x {plan.instance.name} {market}"
 
 
 def _differs(plan: Plan, other: Plan) -> bool:

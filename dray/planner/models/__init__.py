@@ -1,7 +1,7 @@
 """Facts of a model from its ``config.json``: parameters, bytes, attention."""
 
 from dray.planner.models.facts import ModelFacts, Part, Role
-from dray.planner.models.formats import FORMATS, KV_BYTES
+from dray.planner.models.formats import FORMATS, KV_BYTES, kv_format
 from dray.planner.models.reading import model_facts, read_model
 
-__all__ = ["read_model", "model_facts", "ModelFacts", "Part", "Role", "FORMATS", "KV_BYTES"]
+__all__ = ["read_model", "model_facts", "ModelFacts", "Part", "Role", "FORMATS", "KV_BYTES", "kv_format"]

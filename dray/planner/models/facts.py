@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import ceil
 
 from dray.planner.models.attention import Attention
 from dray.planner.models.formats import FORMATS
@@ -77,6 +78,10 @@ class ModelFacts:
     def quantized(self) -> bool:
         """Whether the checkpoint holds fewer bits than the model was trained in."""
         return self.format not in ("fp32", "bf16")
+
+    def imbalance(self, stages: int) -> float:
+        """Layers of the largest of so many pipeline stages over those of a mean one: layers stay whole."""
+        return ceil(self.layers / stages) * stages / self.layers
 
     @property
     def routed_share(self) -> float:

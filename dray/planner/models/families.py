@@ -38,16 +38,25 @@ _GEMMA_3 = {
 }  # fmt: skip
 _DEEPSEEK = Family(latent=True, router_bias=True, defaults={"max_position_embeddings": 163840})
 _NO_WINDOW = {"use_sliding_window": False}  # Qwen configs name a window that is not used unless they say so
+_QWEN2 = Family(qkv_bias=True, defaults=_NO_WINDOW)
+_QWEN3 = Family(qk_norm=True, defaults=_NO_WINDOW)
 _MOE = Family(qk_norm=True, defaults={"num_experts_per_tok": 8, **_NO_WINDOW})
 
 FAMILIES = {
     "llama": Family(),
     "mistral": Family(),
     "mixtral": Family(defaults={"num_experts_per_tok": 2}),
-    "qwen2": Family(qkv_bias=True, defaults=_NO_WINDOW),
+    "phi3": Family(),
+    "qwen2": _QWEN2,
+    "qwen2_vl": _QWEN2,
+    "qwen2_vl_text": _QWEN2,
+    "qwen2_5_vl": _QWEN2,
+    "qwen2_5_vl_text": _QWEN2,
     "qwen2_moe": Family(qkv_bias=True, defaults={"num_experts_per_tok": 4, **_NO_WINDOW}),
-    "qwen3": Family(qk_norm=True, defaults=_NO_WINDOW),
+    "qwen3": _QWEN3,
+    "qwen3_vl_text": _QWEN3,
     "qwen3_moe": _MOE,
+    "qwen3_vl_moe_text": _MOE,
     "gemma2": Family(layer_norms=4, window_period=2, defaults=_GEMMA_2),
     "gemma3_text": Family(layer_norms=4, qk_norm=True, window_period=6, defaults=_GEMMA_3),
     "deepseek_v2": Family(latent=True),

@@ -42,6 +42,13 @@ TORCH_NAMES = {
 """The names in ``torch_dtype``. float16 takes the bytes and the arithmetic rate of bf16."""
 
 
+def kv_format(cache_dtype: str) -> str | None:
+    """The format of a ``kv_cache_dtype`` such as ``fp8_e4m3``; None for the model's own, or if unknown."""
+    if cache_dtype.startswith("fp8"):
+        return "fp8"
+    return cache_dtype if cache_dtype in KV_BYTES else TORCH_NAMES.get(cache_dtype)
+
+
 def grouped(bits: int, group_size: int) -> Format:
     """A weight-only integer format with a 16-bit scale and a zero point per group; none where it is -1."""
     scales = (16 + bits) / group_size if group_size > 0 else 0.0

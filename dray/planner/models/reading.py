@@ -91,7 +91,7 @@ def _family_name(text: Fields, outer: Fields) -> str:
         return kind
     raise text.error(
         f"the family {str(kind)[:40]!r} in the field 'model_type' is not known to the cost model; "
-        f"known are {', '.join(FAMILIES)}"
+        f"known are {', '.join(FAMILIES)}; dray run needs no plan"
     )
 
 

@@ -108,6 +108,12 @@ def _nodes(*nodes: tuple[float, float]) -> tuple[Node, ...]:
             "asks for 2 nodes with 1 CPU each, which 2 nodes have free; Ray has not started it yet",
         ),
         (
+            ReplicaResources(cpus=1, gpus=0.4),
+            _capacity((8, 2, 4, 0.4)),
+            None,
+            "asks for 0.4 GPUs and 1 CPU, and what is free of GPUs is parts of several",
+        ),
+        (
             ReplicaResources(cpus=1, nodes=2),
             _capacity((1, 0, 1, 0), (1, 0, 0, 0)),
             None,

@@ -112,9 +112,16 @@ def test_gpus_are_known_by_the_names_of_their_driver(driver: str, instance: str 
     assert (found.name if found else None) == instance
 
 
-@pytest.mark.parametrize("split", [{"tensor_parallel_size": 4}, {"pipeline_parallel_size": 4}])
+@pytest.mark.parametrize(
+    ("split", "hardware"),
+    [
+        ({"tensor_parallel_size": 4}, "g6e.12xlarge"),
+        ({"pipeline_parallel_size": 4}, "g6e.12xlarge"),
+        ({"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "nnodes": 2}, "g6e.12xlarge"),
+    ],
+)
 def test_a_run_over_several_devices_that_is_as_fast_as_the_model_says_has_a_phi_of_1(
-    split: dict[str, int],
+    split: dict[str, int], hardware: str
 ) -> None:
     """The plan counts the time that its devices take to talk to each other, and so does what is learned."""
     catalogue, demand = load_catalogue(), Demand(rows=10_000, input_tokens=500, output_tokens=100)
@@ -122,13 +129,14 @@ def test_a_run_over_several_devices_that_is_as_fast_as_the_model_says_has_a_phi_
     setup = setup_of(config, "NVIDIA L40S", split, seqs=256, tokens=8192, catalogue=catalogue)
     assert setup is not None and setup.instance.link is not None and setup.instance.devices >= 4
     model = model_facts(LLAMA_70B)
-    found = plans(demand, model, catalogue, Limits(hardware=("g6e.12xlarge",)), today=date(2026, 11, 24))
+    limits = Limits(hardware=(hardware,), nodes=split.get("nnodes"))
+    found = plans(demand, model, catalogue, limits, today=date(2026, 11, 24))
     own = setup.setting
     plan = next(
         one for one in found.plans
         if (one.setting.tensor_parallel, one.setting.pipeline_parallel, one.setting.max_num_seqs)
         == (own.tensor_parallel, own.pipeline_parallel, own.max_num_seqs)
-        and one.setting.max_num_batched_tokens == own.max_num_batched_tokens and one.machines == 1
+        and one.setting.max_num_batched_tokens == own.max_num_batched_tokens and one.machines == own.nodes
     )  # fmt: skip
     took = demand.rows / plan.rate.per_second + plan.rate.tail
     assert measured_phi(setup, demand, {"one": (demand.rows, took)}) == pytest.approx(1.0)
@@ -139,6 +147,8 @@ def test_phi_of_a_split_is_that_of_such_runs_and_of_one_device_where_there_are_n
     assert learned([RUN], MODEL)("L40S", "bf16 TP4 PP1").likely == pytest.approx(RUN.phi)
     assert learned([RUN, split], MODEL)("L40S", "bf16 TP4 PP1").likely == pytest.approx(0.5)
     assert learned([RUN, split], MODEL)("L40S", "bf16").likely == pytest.approx(RUN.phi)
+    assert not learned([RUN], MODEL)("L40S", "bf16 TP4 PP1").of_split
+    assert learned([RUN, split], MODEL)("L40S", "bf16 TP4 PP1").of_split
 
 
 def test_phi_is_predicted_over_measured_seconds() -> None:

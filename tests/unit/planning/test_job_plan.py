@@ -14,6 +14,8 @@ import pytest
 
 import dray
 from dray.cli.app import run_app
+from dray.engine.argument_policy import refuse_spread
+from dray.engine.ranks import nodes_of
 from dray.errors import ConfigError, InputError, JobChangedError
 from dray.job import plan_file
 from dray.job.forms import EngineOptions
@@ -23,10 +25,11 @@ from dray.planner.efficiencies import model_key
 from dray.planner.models import model_facts
 from dray.planner.workload import InputLines
 from dray.planning import JobPlan, Known, PlanRequest, plan_job
-from dray.planning.wording import HEADER, lines_of, markdown_of, table_of
+from dray.planning.wording import HEADER, lines_of, markdown_of, refusal_lines, table_of
 from dray.requests import source_of
 from dray.requests.shape import shape_of_rows
 from dray.store import Efficiency, open_store
+from tests.support.model_configs import LLAMA_70B
 
 pytestmark = pytest.mark.unit
 
@@ -70,7 +73,9 @@ def test_the_cheapest_plan_is_first_and_says_why(rows: Path, model: Path) -> Non
     assert "GPT-4o mini" in text
     assert "300 requests, 630k tokens with llama-8b" in text
     assert all(len(cells) == len(HEADER) for cells in table_of(found, 5))
-    assert f"**{found.why}**" in markdown_of(found, most=5)
+    told = markdown_of(found, most=5)
+    assert f"**{found.why}**" in told
+    assert f"--engine-arg max_num_seqs={found.best[0].setting.max_num_seqs}" in told
 
 
 def efficiency(version: str) -> Efficiency:
@@ -160,12 +165,17 @@ def test_prices_of_last_year_are_said(rows: Path, model: Path) -> None:
 def test_a_model_that_fits_nowhere_lacks_so_much_on_the_nearest(rows: Path, model: Path) -> None:
     big = {"num_hidden_layers": 2000, "hidden_size": 16384, "intermediate_size": 65536}
     (model / "config.json").write_text(json.dumps(LLAMA_8B | big))
-    found = planned(rows, model, hardware="b300")
+    found = planned(rows, model, hardware="b300", max_machines=4)
     assert found.best == []
     assert "fits nowhere" in found.why
     assert "GB" in found.why
     assert found.as_dict()["plans"] == []
     assert found.as_dict()["refusals"]
+    small = planned(rows, model, hardware="l40s,l4", max_machines=1)
+    told = [line.partition(":") for line in refusal_lines(small)]
+    assert [name for name, _, _ in told] == ["g6e.12xlarge", "g6e.xlarge", "g6.xlarge"]
+    assert all(" lack" in reason for _, _, reason in told)
+    assert all(f"- {line}\n" in markdown_of(small, most=0) for line in refusal_lines(small))
 
 
 def test_an_impossible_deadline_or_budget_has_a_nearest_plan(rows: Path, model: Path) -> None:
@@ -194,7 +204,9 @@ def test_rows_that_will_be_error_rows_are_said(rows: Path, model: Path) -> None:
     assert found.workload.too_long == 300
     assert (found.workload.rows, found.workload.invalid, found.workload.refused) == (1, 1, 1)
     said = " ".join(found.notes)
-    assert "1 rows are no valid requests" in said
+    assert "custom_id" not in said
+    assert "1 row is no valid request (" in said
+    assert f"{rows}:301: " in said
     assert "more tokens, max_tokens included, than the 2,099" in said
 
 
@@ -207,6 +219,11 @@ def test_rows_that_will_be_error_rows_are_said(rows: Path, model: Path) -> None:
         ({"budget": -1}, "budget"),
         ({"weights": "fp9"}, "fp9"),
         ({"arguments": {"max_model_len": "long"}}, "max_model_len"),
+        ({"arguments": {"nnodes": 0}}, "nnodes: '0' is not a whole number above zero"),
+        ({"arguments": {"tensor_parallel_size": 3, "pipeline_parallel_size": 1, "nnodes": 2}}, "has 3 ranks"),
+        ({"arguments": {"gpu_memory_utilization": "most"}}, "gpu_memory_utilization: 'most' is not a number"),
+        ({"arguments": {"kv_cache_dtype": "int3"}}, "kv_cache_dtype: a plan knows fp32, bf16, fp8"),
+        ({"arguments": {"quantization": "magic"}}, "quantization: a plan knows fp32, bf16"),
         ({"deadlines": "6h"}, "deadlines"),
     ],
 )
@@ -347,3 +364,133 @@ def test_a_plan_that_nothing_keeps_is_exit_code_1(rows: Path, model: Path, comma
     )
     assert found["plans"] == []
     assert len(found["nearest"]) == 2
+
+
+def test_a_plan_over_several_nodes_is_run_as_it_is_printed(
+    rows: Path, model: Path, tmp_path: Path, command: Run
+) -> None:
+    """A model of 140 GB on nodes with one L40S each: the run takes what the plan says of its nodes."""
+    (model / "config.json").write_text(json.dumps(LLAMA_70B))
+    found = command("plan", str(rows), "--model", str(model), "--hardware", "g6e.xlarge")
+    planned_arguments = found["plans"][0]["engine_arguments"]
+    assert planned_arguments["nnodes"] >= 4
+    kept = tmp_path / "plan.json"
+    kept.write_text(json.dumps(found))
+    request = JobRequest(
+        input=str(rows),
+        model=str(model),
+        output=str(tmp_path / "out"),
+        plan=str(kept),
+        cluster="10.0.0.5:6379",
+    )
+    taken = job_settings(request, NoBlocks()).engine_arguments
+    assert taken == {name: planned_arguments[name] for name in planned_arguments if name in taken}
+    assert nodes_of(taken) == planned_arguments["nnodes"]
+    refuse_spread(taken)
+    again = planned(rows, model, hardware="g6e.xlarge", arguments=taken)
+    assert {plan.setting.arguments == taken for plan in again.found.plans} == {True}
+    (line,) = (one for one in lines_of(again, most=1) if one.startswith("`dray run`"))
+    told = dict(one.split("=") for one in line.split("--engine-arg ")[1:])
+    assert {name: int(value) for name, value in told.items()} == {k: v for k, v in taken.items() if v > 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        ({"nnodes": 2}, {"nodes": 2}),
+        ({"tensor_parallel_size": 2}, {"tensor_parallel": 2, "nodes": 1}),
+        ({"pipeline_parallel_size": 4}, {"pipeline_parallel": 4}),
+        (
+            {"max_num_seqs": 17, "max_num_batched_tokens": 512},
+            {"max_num_seqs": 17, "max_num_batched_tokens": 512},
+        ),
+        ({"gpu_memory_utilization": 0.5}, {"gpu_memory_utilization": 0.5}),
+        ({"kv_cache_dtype": "fp8_e4m3"}, {"kv": "fp8"}),
+        ({"kv_cache_dtype": "auto"}, {"kv": "bf16"}),
+        ({"quantization": "fp8"}, {"weights": "fp8"}),
+    ],
+)
+def test_engine_arguments_of_the_run_bind_its_plan(
+    rows: Path, model: Path, arguments: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    found = planned(rows, model, hardware="h100,g6e.12xlarge", arguments=arguments).found.plans
+    assert found
+    for name, value in kept.items():
+        assert {getattr(plan.setting, name) for plan in found} == {value}
+
+
+def test_rows_that_repeat_an_id_are_said(rows: Path, model: Path) -> None:
+    """A run would refuse them only after the plan was made."""
+    with rows.open("a") as file:
+        file.write("\n" + rows.read_text().splitlines()[7])
+    (told,) = (note for note in planned(rows, model, hardware="l40s").notes if "custom_id" in note)
+    assert told.startswith(
+        "1 row has the custom_id of an earlier row (first: row 301 of the input): `dray run`"
+    )
+
+
+def test_where_no_row_is_a_request_the_first_one_is_named(model: Path, tmp_path: Path) -> None:
+    """An image at an address, without --image-root."""
+    file = tmp_path / "images.jsonl"
+    part = {"type": "image_url", "image_url": {"url": "https://there/a.png"}}
+    body = {"messages": [{"role": "user", "content": [part]}]}
+    row = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    file.write_text("".join(f"{json.dumps(row | {'custom_id': str(n)})}\n" for n in range(3)))
+    with pytest.raises(InputError, match=r"images\.jsonl:1 \[messages\[0\]") as refused:
+        planned(file, model)
+    assert len(refused.value.problems) == 1
+
+
+def test_without_a_cache_no_prefix_is_served(rows: Path, model: Path) -> None:
+    body = {"prompt": list(range(2000)), "max_tokens": 5}
+    lines = [{"custom_id": f"s{n}", "url": "/v1/completions", "body": body} for n in range(99)]
+    rows.write_text("\n".join(map(json.dumps, lines)))
+    found = planned(rows, model, hardware="l40s", arguments={"enable_prefix_caching": False})
+    assert (found.workload.shared > 0.9, found.demand.hit_share) == (True, 0.0)
+    assert any("enable_prefix_caching" in note for note in found.notes)
+    assert planned(rows, model, hardware="l40s").demand.hit_share > 0.9
+
+
+@pytest.mark.parametrize("kind", ["transcription", "translation"])
+def test_sound_into_text_is_refused_in_one_sentence(tmp_path: Path, kind: str) -> None:
+    """In a batch file and in a table, whatever else is wrong: the sounds have no root here."""
+    batch, table, model = tmp_path / "batch.jsonl", tmp_path / "sounds.csv", tmp_path / "whisper"
+    row = {"custom_id": "a", "url": f"/v1/audio/{kind}s", "body": {"file_url": "data:audio/wav;base64,AAAA"}}
+    batch.write_text(json.dumps(row))
+    table.write_text("name\na.wav\n")
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"model_type": "whisper"}))
+    options: dict[str, Any] = {"rows": {"kind": kind, "audio_column": "name"}}
+    for request in (
+        PlanRequest.of(str(batch), str(model)),
+        PlanRequest.of(str(table), str(model), **options),
+    ):
+        with pytest.raises(ConfigError, match="cannot price transcriptions and translations of sound"):
+            plan_job(request)
+
+
+def test_a_plan_for_other_weights_is_no_plan_for_the_model_as_it_is(
+    rows: Path, model: Path, tmp_path: Path, command: Run
+) -> None:
+    """A run would put weights of twice the size onto the GPUs that the plan chose."""
+    given = ("plan", str(rows), "--model", str(model), "--hardware", "l40s")
+    kept = tmp_path / "plan.json"
+
+    def run(**arguments: Any) -> dict[str, Any]:
+        request = JobRequest(
+            input=str(rows), model=str(model), output=str(tmp_path / "out"), plan=str(kept),
+            engine=EngineOptions(arguments=arguments),
+        )  # fmt: skip
+        return dict(job_settings(request, NoBlocks()).engine_arguments)
+
+    kept.write_text(json.dumps(command(*given, "--weights", "fp8")))
+    with pytest.raises(ConfigError, match="supposes weights in fp8, and the model's are in bf16"):
+        run()
+    assert run(quantization="fp8")["quantization"] == "fp8"
+    found = planned(rows, model, hardware="l40s", weights="fp8")
+    assert any("supposes weights in fp8" in line for line in lines_of(found, most=1))
+    (model / "config.json").write_text(json.dumps(LLAMA_8B | {"torch_dtype": "float32"}))
+    kept.write_text(json.dumps(command(*given)))
+    assert run()["tensor_parallel_size"] == 1
+    plain = lines_of(planned(rows, model, hardware="l40s"), most=1)
+    assert not any("supposes weights" in line for line in plain)

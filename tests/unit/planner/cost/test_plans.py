@@ -33,7 +33,7 @@ def test_the_cheapest_is_first_and_is_explained() -> None:
     found = planned(hardware=("g6e.*", "p5.4xlarge"), spot=False)
     dollars = [plan.dollars.likely for plan in found.plans]
     assert dollars == sorted(dollars)
-    assert found.why.startswith(f"1 x {found.plans[0].instance.name} is cheapest: $")
+    assert found.why.startswith(f"1 x {found.plans[0].instance.name} on demand is cheapest: $")
     assert found.why.count(".") >= 1
 
 
@@ -97,6 +97,12 @@ def test_eight_answers_cost_what_eight_requests_with_one_prefix_do() -> None:
     assert of_rows.tokens == 10_000 * 2400
 
 
+@pytest.mark.parametrize(("tokens", "seqs"), [(32, {32}), (512, {64, 256, 512}), (8192, {64, 256, 1024})])
+def test_no_step_has_more_sequences_than_tokens(tokens: int, seqs: set[int]) -> None:
+    found = planned(hardware=("g6e.xlarge",), max_num_batched_tokens=(tokens,)).plans
+    assert {plan.setting.max_num_seqs for plan in found} == seqs
+
+
 def test_the_whole_catalogue_gives_thousands_of_plans() -> None:
     found = planned(weights=("bf16", "fp8"))
     assert len(found.plans) > 1000
@@ -135,7 +141,7 @@ def test_a_budget_is_kept() -> None:
 
 
 def test_a_model_that_fits_nowhere_says_what_the_nearest_lacks() -> None:
-    found = planned(LLAMA_405B, hardware=("g6e.12xlarge", "l4"))
+    found = planned(LLAMA_405B, hardware=("g6e.12xlarge", "l4"), max_machines=1)
     assert found.plans == found.nearest == ()
     assert "The model fits nowhere. Nearest is g6e.12xlarge: 4 x L40S lack" in found.why
     least = min(one.missing for one in found.refusals)

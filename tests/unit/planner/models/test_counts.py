@@ -127,6 +127,37 @@ def test_a_window_of_qwen_is_used_only_where_the_config_says_so(config: dict[str
     assert [one.window for one in model_facts(used).attention] == [None, 4096]
 
 
+PHI_4: dict[str, Any] = {
+    "model_type": "phi3", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40,
+    "num_key_value_heads": 10, "intermediate_size": 17920, "vocab_size": 100352, "sliding_window": None,
+    "max_position_embeddings": 16384, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+QWEN25_VL_7B: dict[str, Any] = {
+    "model_type": "qwen2_5_vl", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "sliding_window": 32768,
+    "use_sliding_window": False, "max_window_layers": 28, "max_position_embeddings": 128000,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "vision_config": {"depth": 32},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "cached"),
+    [(PHI_4, 14_659_507_200, 204_800), (QWEN25_VL_7B, 7_615_616_512, 57_344)],
+    ids=["Phi-4", "Qwen2.5-VL-7B"],
+)
+def test_families_that_count_as_another_one(config: dict[str, Any], parameters: int, cached: int) -> None:
+    """Phi-4 fuses what Llama has apart. The language part of Qwen2.5-VL-7B is Qwen2.5-7B."""
+    model = model_facts(config)
+    assert model.parameters == parameters
+    assert 2 * sum(one.layers * one.cached for one in model.attention) == cached
+    assert [one.window for one in model.attention] == [None]
+    if config is QWEN25_VL_7B:
+        assert "vision" in " ".join(model.notes)
+        text = {k: v for k, v in config.items() if k != "vision_config"} | {"model_type": "qwen2_5_vl_text"}
+        inner = model_facts({"model_type": "qwen2_5_vl", "vision_config": {}, "text_config": text})
+        assert inner.parameters == parameters
+
+
 def test_a_vision_tower_is_said_not_to_be_counted() -> None:
     assert "vision" in " ".join(model_facts(GEMMA3_27B).notes)
 

@@ -117,6 +117,25 @@ def test_invalid_rows_are_counted_and_left_out(tmp_path: Path) -> None:
     assert (rows.rows, rows.invalid) == (3, 2)
 
 
+def test_rows_that_repeat_an_id_are_counted_as_a_run_finds_them(tmp_path: Path) -> None:
+    """Also those of a row that is no request, and each one but the first."""
+    rows = [{"custom_id": one, "url": COMPLETION, "body": {"prompt": "x"}} for one in "abacba"]
+    rows[4]["url"] = "/no/such"
+    file = tmp_path / "in.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = source_of(str(file))
+    lines = InputLines(source)
+    assert len(list(lines)) == 5
+    assert (lines.repeated, lines.first_repeated, lines.invalid) == (3, 3, 1)
+    with pytest.raises(InputError) as refused:
+        ingest(source, spool_uri=str(tmp_path / "spool"))
+    places = [one.line for one in refused.value.problems if one.code == "duplicate_custom_id"]
+    assert places == [3, 5, 6]
+    file.write_text(json.dumps(rows[0]))
+    assert len(list(lines)) == 1
+    assert (lines.repeated, lines.first_repeated) == (0, 0)
+
+
 def test_rows_for_different_engines_are_refused_as_by_a_run(tmp_path: Path) -> None:
     rows = [{"custom_id": "a", "url": COMPLETION, "body": {"prompt": "x", "model": "one"}}] * 2
     rows += [{"custom_id": "b", "url": COMPLETION, "body": {"prompt": "x", "model": "an adapter"}}]
