@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from prefect import get_run_logger, runtime, task
-from prefect.cache_policies import NO_CACHE
+from prefect import get_run_logger, runtime
 from prefect.client.orchestration import get_client
 
 from dray.driver.wording import opened_line
@@ -15,7 +14,7 @@ from dray.job.opening import OpenJob
 from dray.job.opening import open_job as open_dray_job
 from dray.job.settings import JobSettings
 from tasks.prefect_run import in_deployment, of_deployment
-from tasks.settling import noted
+from tasks.settling import step
 
 _LOOK_EVERY = 2.0  # seconds
 
@@ -31,8 +30,7 @@ class Declined:
     cancelled: bool
 
 
-@noted
-@task(name="open-job", task_run_name="open job", persist_result=False, cache_policy=NO_CACHE)
+@step("open job")
 def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> OpenJob | Declined:
     """Check settings, model, output and store; create or resume the job; become its driver.
 
