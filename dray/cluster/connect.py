@@ -113,6 +113,7 @@ def open_cluster(settings: ClusterSettings) -> Cluster:
     if _early is not None and settings == ClusterSettings():
         early, _early = _early, None
         return early
+    _refuse_second()
     return RayCluster(settings)
 
 
@@ -168,7 +169,6 @@ class RayCluster:
         if self._launched:
             return
         self._began = time.monotonic()
-        _refuse_second()
         self._auth = auth_variables()
         prepare_environment(self._settings)
         self._inherited = handed_down()
@@ -368,8 +368,9 @@ def _abandon_ray() -> None:
 def _refuse_second() -> None:
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
-        raise ClusterError(
-            "this process is connected to a Ray cluster already; disconnect first (ray.shutdown())"
+        raise ConfigError(
+            "this process is connected to Ray already, as below Prefect's RayTaskRunner: disconnect first "
+            "(ray.shutdown()), or run the job in a process of its own (a deployment, or `dray run`)"
         )
 
 
