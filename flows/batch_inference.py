@@ -37,6 +37,7 @@ from tasks.ingest import ingest
 from tasks.observing import PrefectObserver
 from tasks.opening import Declined, open_job
 from tasks.prefect_executor import PrefectExecutor
+from tasks.prefect_run import in_own_run
 from tasks.progress_artifact import ProgressArtifact
 from tasks.refusals import log_refusals_briefly
 from tasks.replicas import start_replicas
@@ -66,11 +67,12 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
     :class:`JobRequest`, in their order, by position or by name.
     """
     started = time.time()
-    warn_of_loop()
-    log_refusals_briefly()
-    request = JobRequest.of(*values, **options).dated(runtime.flow_run.scheduled_start_time)
-    with alone():
-        return _run(request, started)
+    with in_own_run():
+        warn_of_loop()
+        log_refusals_briefly()
+        request = JobRequest.of(*values, **options).dated(runtime.flow_run.scheduled_start_time)
+        with alone():
+            return _run(request, started)
 
 
 def _run(request: JobRequest, started: float) -> JobResult | State:

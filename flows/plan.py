@@ -14,6 +14,7 @@ from flows.naming import named, named_input
 from flows.parameters import parameters_of
 from flows.resolving import PrefectBlocks
 from tasks.page import artifact_key
+from tasks.prefect_run import in_own_run
 
 _SHOWN = 20
 
@@ -34,10 +35,11 @@ def plan(*values: Any, **options: Any) -> JobPlan:
     """
     request = PlanRequest.of(*values, **options)
     refuse_passwords(request.input, request.rows.query)
-    logger = get_run_logger()
-    found = plan_job(request, PrefectBlocks(), say=logger.info)
-    logger.info("%s", found.why)
-    _show(found)
+    with in_own_run():
+        logger = get_run_logger()
+        found = plan_job(request, PrefectBlocks(), say=logger.info)
+        logger.info("%s", found.why)
+        _show(found)
     return found
 
 

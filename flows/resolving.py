@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationError
+
 from blocks.ec2_ray_cluster import EC2RayCluster
 from blocks.kuberay_cluster import KubeRayCluster
 from blocks.model_source import ModelSource
@@ -22,7 +24,10 @@ _CLUSTERS: dict[str, Any] = {
 
 
 class PrefectBlocks:
-    """The blocks in Prefect. Each call raises ConfigError where there is none of the name."""
+    """The blocks in Prefect, each by its ``NAME`` or, as ``prefect block ls`` shows it, ``SLUG/NAME``.
+
+    Each call raises ConfigError where there is none of the name, or where what is saved cannot be used.
+    """
 
     def store_url(self, name: str) -> str:
         """A result store's URL, with its password."""
@@ -40,20 +45,36 @@ class PrefectBlocks:
         return options
 
     def cluster(self, name: str) -> ClusterSettings:
-        """A cluster: ``NAME`` of our own, or ``SLUG/NAME`` of another type of block."""
+        """A cluster: ``NAME`` alone is a local one."""
         kind, _, document = name.rpartition("/")
         block_type = _CLUSTERS.get(kind or str(LocalRayCluster._block_type_slug))
         if block_type is None:
             raise ConfigError(
                 f"no block of the type {kind!r} is a cluster; those are {', '.join(sorted(_CLUSTERS))}"
             )
-        settings: ClusterSettings = _load(block_type, document).settings()
+        others = "" if kind else f"; name a cluster of another kind as it stands there: block:SLUG/{name}"
+        settings: ClusterSettings = _load(block_type, document, advice=others).settings()
         return settings
 
 
-def _load(block_type: Any, name: str) -> Any:
+def _load(block_type: Any, name: str, advice: str = "") -> Any:
+    slug = block_type._block_type_slug
+    own = name.removeprefix(f"{slug}/")
     try:
-        return block_type.load(name)
+        return block_type.load(own)
     except ValueError as error:
-        slug = block_type._block_type_slug
-        raise ConfigError(f"no {slug} block named {name!r} in Prefect; see `prefect block ls`") from error
+        raise ConfigError(
+            f"no {slug} block named {own!r} in Prefect; see `prefect block ls`{advice}"
+        ) from error
+    except RuntimeError as error:
+        if not isinstance(error.__cause__, ValidationError):
+            raise
+        # Without its cause, which quotes what is saved, secrets too.
+        raise ConfigError(f"the block {slug}/{own} cannot be used: {_problems(error.__cause__)}") from None
+
+
+def _problems(error: ValidationError) -> str:
+    """Which fields of a block cannot be so, and why, without their values."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    fields = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
+    return f"{'; '.join(fields)}; mend these fields on its page in Prefect"

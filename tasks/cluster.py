@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 
 import tasks
@@ -17,17 +15,11 @@ from dray.cluster.forwarded_env import handed_down
 from dray.job.heeding import Heed
 from dray.job.opening import OpenJob
 from tasks.failing import note_failure
-from tasks.settling import noted
+from tasks.settling import step
 from tasks.stopping import disarm_ray
 
 
-@noted
-@task(
-    name="provision-cluster",
-    task_run_name="provision cluster",
-    persist_result=False,
-    cache_policy=NO_CACHE,
-)
+@step("provision cluster")
 def provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
     """Wait until the cluster can take work."""
     return cluster.wait(heed.look)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prefect import get_run_logger, task
-from prefect.cache_policies import NO_CACHE
+from prefect import get_run_logger
 
 from dray.errors import StoreError
 from dray.job.finalising import cancelled_message, finalise_job
@@ -14,11 +13,10 @@ from dray.job.reporting import ReplicaAccount
 from dray.job.result import JobResult
 from dray.job.timeline import Timeline
 from dray.store import JobState, open_store
-from tasks.settling import noted
+from tasks.settling import step
 
 
-@noted
-@task(name="finalise", task_run_name="finalise", persist_result=False, cache_policy=NO_CACHE)
+@step("finalise")
 def finalise(
     job: OpenJob, timeline: Timeline, replicas: Sequence[ReplicaAccount], state: JobState
 ) -> JobResult:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
-from prefect import get_run_logger, runtime, task
-from prefect.cache_policies import NO_CACHE
+from prefect import get_run_logger, runtime
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
 
 from dray.driver.wording import opened_line
 from dray.errors import CancelledError, JobBusyError
+from dray.job import current_job
 from dray.job.opening import OpenJob
 from dray.job.opening import open_job as open_dray_job
 from dray.job.settings import JobSettings
-from tasks.prefect_run import in_deployment, of_deployment
-from tasks.settling import noted
+from tasks.prefect_run import callers, in_deployment, of_deployment
+from tasks.settling import step
 
 _LOOK_EVERY = 2.0  # seconds
 
@@ -31,14 +34,13 @@ class Declined:
     cancelled: bool
 
 
-@noted
-@task(name="open-job", task_run_name="open job", persist_result=False, cache_policy=NO_CACHE)
+@step("open job")
 def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> OpenJob | Declined:
     """Check settings, model, output and store; create or resume the job; become its driver.
 
-    One that was cancelled goes on when its user asks for that, by ``resume`` or by a retry. An automation
-    that starts the run again is no such request. A deployment's run whose job is driven by another is
-    declined, as on a schedule that is faster than its job.
+    One that was cancelled goes on when its user asks for that, by ``resume`` or by a retry, also of a flow
+    that calls this one. An automation that starts the run again is no such request. A deployment's run whose
+    job is driven by another is declined, as on a schedule that is faster than its job.
 
     Raises:
         JobBusyError: another run drives it, and this one is no deployment's.
@@ -47,7 +49,7 @@ def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> 
     try:
         job = _open(settings, started, resume=resume)
     except CancelledError as error:
-        if not _is_retried():
+        if not _is_retried(settings):
             return Declined(reason=str(error), cancelled=True)
         job = _open(settings, started, resume=True)
     except JobBusyError as error:
@@ -76,13 +78,23 @@ def _open(settings: JobSettings, started: float, *, resume: bool) -> OpenJob:
             time.sleep(_LOOK_EVERY)
 
 
-def _is_retried() -> bool:
-    """Whether a person runs this flow run once more: it had ended. One whose container restarts had not.
+def _is_retried(settings: JobSettings) -> bool:
+    """Whether a person runs this flow run once more, or one that called it, after the job was cancelled.
 
-    The first state after its last end says who started it again.
+    If this process has driven the job, its caller's retry came first, and the cancel is heeded.
     """
+    run = UUID(str(runtime.flow_run.id))
+    driven = current_job.latest()
+    runs = [run] if driven is not None and driven.settings == settings else [run, *callers(run)]
     with get_client(sync_client=True) as client:
-        states = client.read_flow_run_states(runtime.flow_run.id)  # the oldest first
+        return any(_is_run_again(client.read_flow_run_states(one)) for one in runs)
+
+
+def _is_run_again(states: Sequence[State]) -> bool:
+    """Whether a person started a run again, by its states, the oldest first.
+
+    It had ended; one whose container restarts had not. The first state after its last end says who it was.
+    """
     ends = [number for number, state in enumerate(states) if state.is_final()]
     again = states[ends[-1] + 1 :] if ends else []
     return bool(again) and again[0].name != AUTOMATIC

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from functools import cache
 from uuid import UUID
@@ -11,7 +13,7 @@ from uuid import UUID
 from prefect import runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext, _deployment_id
+from prefect.context import FlowRunContext, TaskRunContext, _deployment_id
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
 
 _RUNNER_MARK = "PREFECT__ENABLE_CANCELLATION_AND_CRASHED_HOOKS"
@@ -23,6 +25,16 @@ class Wish(Enum):
 
     CANCEL = "cancel"
     SUSPEND = "suspend"
+
+
+@contextmanager
+def in_own_run() -> Iterator[None]:
+    """What the block logs is the flow run's: Prefect gives it to the run of a task that called the flow."""
+    token = TaskRunContext.__var__.set(None)  # type: ignore[arg-type]  # as where there never was one
+    try:
+        yield
+    finally:
+        TaskRunContext.__var__.reset(token)
 
 
 def has_process_to_itself() -> bool:
@@ -74,19 +86,19 @@ def wish() -> Wish | None:
     with get_client(sync_client=True) as client:
         found = wish_in(client.read_flow_run(own).state)
         if found is not Wish.CANCEL:
-            callers = [client.read_flow_run(caller).state for caller in _callers(own)]
-            if Wish.CANCEL in map(wish_in, callers):
+            above = [client.read_flow_run(caller).state for caller in callers(own)]
+            if Wish.CANCEL in map(wish_in, above):
                 return Wish.CANCEL
     return found
 
 
 @cache
-def _callers(run: UUID) -> tuple[UUID, ...]:
+def callers(run: UUID) -> tuple[UUID, ...]:
     """The flow runs above a run, from the one that called it to the first one."""
     with get_client(sync_client=True) as client:
         task_run = client.read_flow_run(run).parent_task_run_id
         above = client.read_task_run(task_run).flow_run_id if task_run is not None else None
-    return () if above is None else (above, *_callers(above))
+    return () if above is None else (above, *callers(above))
 
 
 def api_answers() -> bool:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
 from dray.driver.run import Driver
-from tasks.settling import noted
+from tasks.settling import step
 
 
-@noted
-@task(name="start-replicas", task_run_name="start replicas", persist_result=False, cache_policy=NO_CACHE)
+@step("start replicas")
 def start_replicas(driver: Driver) -> bool:
     """Wait until a replica can take work: others may come later. False when the job is to stop.
 

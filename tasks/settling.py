@@ -12,7 +12,8 @@ from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
-from prefect import Task, get_run_logger
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -55,17 +56,31 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def noted(task: Task[P, R]) -> Callable[P, R]:
-    """A task that runs in this process: how it ends is noted, whatever becomes of its events."""
+def step(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A step of the run as a task in this process, tried once whatever Prefect's settings say of tasks.
 
-    @wraps(task.fn)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        state: State[R] = task(*args, **kwargs, return_state=True)
-        if state.state_details.task_run_id is not None:
-            note_end(state.state_details.task_run_id, state)
-        return state.result()
+    How it ends is noted, whatever becomes of its events.
+    """
 
-    return run
+    def as_step(work: Callable[P, R]) -> Callable[P, R]:
+        made = task(
+            name=name.replace(" ", "-"),
+            task_run_name=name,
+            retries=0,
+            persist_result=False,
+            cache_policy=NO_CACHE,
+        )(work)
+
+        @wraps(work)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            state: State[R] = made(*args, **kwargs, return_state=True)
+            if state.state_details.task_run_id is not None:
+                note_end(state.state_details.task_run_id, state)
+            return state.result()
+
+        return run
+
+    return as_step
 
 
 def note_end(task_run: UUID, state: State) -> None:

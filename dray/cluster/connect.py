@@ -102,7 +102,6 @@ class RayCluster:
         if self._launched:
             return
         self._began = time.monotonic()
-        _refuse_second()
         self._auth = auth_variables()
         prepare_environment(self._settings)
         self._inherited = handed_down()
@@ -297,14 +296,6 @@ def _abandon_ray() -> None:
     if ray is not None:
         atexit.unregister(ray.shutdown)
     end_without_teardown()
-
-
-def _refuse_second() -> None:
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        raise ClusterError(
-            "this process is connected to a Ray cluster already; disconnect first (ray.shutdown())"
-        )
 
 
 def _failed(where: str, error: Exception) -> ClusterError:

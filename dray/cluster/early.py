@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from dray.cluster.base import Cluster, ClusterSettings
 from dray.cluster.connect import RayCluster
+from dray.errors import ConfigError
 
 _early: RayCluster | None = None  # that no job has asked for so far
 
@@ -37,10 +39,22 @@ def release_early() -> None:
 def open_cluster(settings: ClusterSettings) -> Cluster:
     """A cluster as the settings say, not started yet; or the one that was started early, where it fits."""
     early = _taken() if settings == ClusterSettings() else None
-    return early or RayCluster(settings)
+    if early is not None:
+        return early
+    _refuse_second()
+    return RayCluster(settings)
 
 
 def _taken() -> RayCluster | None:
     global _early
     early, _early = _early, None
     return early
+
+
+def _refuse_second() -> None:
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        raise ConfigError(
+            "this process is connected to Ray already, as below Prefect's RayTaskRunner: disconnect first "
+            "(ray.shutdown()), or run the job in a process of its own (a deployment, or `dray run`)"
+        )

@@ -27,6 +27,9 @@ from dray.storage.layout import PART_BYTES
 BLOCK = "block:"
 """Before the name of a Prefect block."""
 
+_PLACES = ("input", "model", "output")
+"""An empty one would be the working directory: an unset variable, or a field of a page that was cleared."""
+
 _SQLITE = "sqlite:///"
 _OF_ONE_RUN = {"job_id", "plan", "resume", "overwrite"}  # not in a recipe: another run says them anew
 
@@ -56,10 +59,17 @@ class Request(Form):
         Raises:
             ConfigError: names the fields that cannot be so, and quotes no texts.
         """
+        spelled = spelled or (lambda path: path[-1])
+        for name in _PLACES:
+            place = given.get(name)
+            if "" in (place if isinstance(place, list) else [place]):
+                raise ConfigError(
+                    f"{spelled((name,))} is empty: name a path or an address (. is this folder)"
+                )
         try:
             return cls(**given)
         except ValidationError as error:
-            raise ConfigError(explained(error, spelled or (lambda path: path[-1]))) from None
+            raise ConfigError(explained(error, spelled)) from None
 
 
 class JobRequest(Request):

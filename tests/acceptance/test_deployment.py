@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -334,3 +335,37 @@ def test_a_job_that_pauses_is_resumed_by_the_automation(server: PrefectServer, t
     server.delete(f"/automations/{made['id']}")
     assert run["state_type"] == "COMPLETED", server.log("worker")[-5000:]
     assert run["state"]["message"] == "5 done, 0 failed"
+
+
+@pytest.mark.heavy
+def test_a_run_whose_heartbeats_end_crashes_and_no_other(server: PrefectServer, tmp_path: Path) -> None:
+    """The shipped automation, but for its ten minutes."""
+    text = (ROOT / "deployments" / "automations" / "crashed.yaml").read_text()
+    quick = tmp_path / "crashed.yaml"
+    quick.write_text(text.replace("within: 600", "within: 10").replace("tell of a run", "one soon"))
+    server.cli("automation", "create", "--from-file", str(quick))
+    (made,) = (one for one in server.post("/automations/filter") if one["name"].startswith("dray: one soon"))
+    flow_id = server.get("/deployments/name/batch-inference/tickets")["flow_id"]
+    begun = {"flow_id": flow_id, "state": {"type": "RUNNING"}}
+    gone, skipped, suspended = (server.post("/flow_runs/", begun)["id"] for _ in range(3))
+    flow = {
+        "prefect.resource.id": f"prefect.flow.{flow_id}",
+        "prefect.resource.role": "flow",
+        "prefect.resource.name": "batch-inference",
+    }
+    beat = {"event": "prefect.flow-run.heartbeat", "related": [flow], "payload": {}}
+    runs = [gone, skipped, suspended]
+    beats = [beat | {"resource": {"prefect.resource.id": f"prefect.flow-run.{run}"}} for run in runs]
+    now = datetime.now(UTC).isoformat()
+    server.post("/events", [one | {"occurred": now, "id": str(uuid4())} for one in beats])
+    ask(server, skipped, "COMPLETED", "Skipped")
+    ask(server, suspended, "PAUSED", "Suspended")
+
+    until(lambda: server.get(f"/flow_runs/{gone}")["state_name"] == "Crashed", 60)
+    time.sleep(5)
+    assert [server.get(f"/flow_runs/{run}")["state_name"] for run in (skipped, suspended)] == [
+        "Skipped",
+        "Suspended",
+    ]
+    ask(server, gone, "COMPLETED", "Completed")  # it lived: Prefect's server had been away
+    server.delete(f"/automations/{made['id']}")

@@ -171,7 +171,8 @@ def test_an_engine_that_refuses_its_arguments_says_so(tmp_path: Path) -> None:
     ("options", "named"),
     [
         ({"store": "block:no-such"}, "dray-result-store"),
-        ({"cluster": "block:no-such"}, "dray-local-ray-cluster"),
+        ({"cluster": "block:no-such"}, "dray-local-ray-cluster .* block:SLUG/no-such"),
+        ({"store": "block:dray-result-store/no-such"}, "dray-result-store block named 'no-such'"),
         ({"cluster": "block:dray-existing-ray-cluster/no-such"}, "dray-existing-ray-cluster"),
         ({"objects": "block:no-such"}, "dray-object-store-credentials"),
         ({"store": "env:DRAY_TESTS_NO_SUCH"}, "DRAY_TESTS_NO_SUCH"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -11,9 +13,14 @@ from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
 from prefect.states import Cancelling
 
+from dray.errors import InputError
+from flows.batch_inference import batch_inference
+from flows.parameters import EngineOptions
 from tasks.prefect_run import in_deployment, is_cancelled, of_deployment
 
 pytestmark = pytest.mark.integration
+
+SIMULATED = EngineOptions(name="simulated")
 
 seen: dict[str, object] = {}
 
@@ -51,3 +58,23 @@ def test_a_job_below_a_flow_that_no_deployment_started() -> None:
     with suppress(BaseException):
         parent()
     assert seen["deployment"] == (False, False)
+
+
+def test_a_job_that_a_task_calls_logs_on_its_own_page(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its lines would else be the task's, on the page of the flow above."""
+
+    @task
+    async def calls() -> None:
+        batch_inference(str(tmp_path / "none.jsonl"), "m", str(tmp_path / "out"), engine=SIMULATED)
+
+    @flow
+    async def above() -> None:
+        await calls()
+
+    with pytest.raises(InputError):
+        asyncio.run(above())
+    (line,) = (one for one in caplog.records if "blocks its caller's event loop" in one.message)
+    assert line.name == "prefect.flow_runs"
+    assert vars(line)["flow_run_name"].endswith("none.jsonl on m")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import deque
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 import yaml
-from prefect import flow
+from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
-from prefect.states import AwaitingRetry, Failed, Pending, Running
+from prefect.states import AwaitingRetry, Cancelled, Failed, Pending, Running
 
+from dray.job import current_job
 from dray.job import opening as jobs
 from dray.job.driverless import cancel_or_ask
 from dray.job.opening import OpenJob, open_job
@@ -39,15 +41,21 @@ def by_automation() -> State[Any]:
     return State(type=StateType(action["state"]), name=action["name"], message=action["message"])
 
 
+@task
+def any_call() -> None:
+    """What stands for a subflow in its caller's run."""
+
+
 def late() -> State[Any]:
     """What Prefect's server makes of a scheduled run that no worker takes in time."""
     return State(type=StateType.SCHEDULED, name="Late")
 
 
-def a_run(*states: State[Any]) -> UUID:
-    """A flow run with a history."""
+def a_run(*states: State[Any], caller: UUID | None = None) -> UUID:
+    """A flow run with a history, of a flow that the run ``caller`` called."""
     with get_client(sync_client=True) as client:
-        run = client.create_flow_run(any_flow)
+        call = None if caller is None else client.create_task_run(any_call, caller, dynamic_key="0").id
+        run = client.create_flow_run(any_flow, parent_task_run_id=call)
         for state in states:
             client.set_flow_run_state(run.id, state, force=True)
     return run.id
@@ -103,3 +111,19 @@ def test_a_retry_by_a_person_goes_on_with_it(
     retried = a_run(*begun, AwaitingRetry(), late(), Pending(), Running())
     found = opened(cancelled_job, retried, monkeypatch)
     assert isinstance(found, OpenJob)
+
+
+def test_a_retry_of_the_flow_that_calls_it_goes_on_with_it(
+    cancelled_job: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try of that flow calls a new run, unless it goes on in the process that heard the cancel."""
+    ended: list[State[Any]] = [Pending(), Running(), Cancelled()]
+    by_person = a_run(*ended, AwaitingRetry(), Pending(), Running())
+    run_id = a_run(Pending(), Running(), caller=by_person)
+    assert isinstance(opened(cancelled_job, run_id, monkeypatch), opening.Declined)
+    monkeypatch.setattr(current_job, "_driven", deque(maxlen=1))  # as in the next process
+    for again in ([], [by_automation()]):
+        run_id = a_run(Pending(), Running(), caller=a_run(*ended, *again))
+        assert isinstance(opened(cancelled_job, run_id, monkeypatch), opening.Declined)
+    run_id = a_run(Pending(), Running(), caller=by_person)
+    assert isinstance(opened(cancelled_job, run_id, monkeypatch), OpenJob)

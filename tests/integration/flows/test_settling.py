@@ -13,25 +13,26 @@ from prefect import flow, runtime, task, task_engine
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.settings import PREFECT_TASKS_DEFAULT_RETRIES, temporary_settings
 
 from dray.errors import ConfigError
 from dray.shard.work import ShardWork
 from dray.store import open_store
 from tasks import prefect_executor, settling
+from tasks.events import tell_of_job
+from tasks.flushing import flush_prefect
 from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.integration
 
 
-@settling.noted
-@task(name="works", task_run_name="works", persist_result=False)
+@settling.step("works")
 def works(number: int) -> int:
     """Add one."""
     return number + 1
 
 
-@settling.noted
-@task(name="fails", task_run_name="fails", persist_result=False)
+@settling.step("fails")
 def fails() -> None:
     raise ConfigError("no such model")
 
@@ -66,6 +67,35 @@ def test_an_end_that_prefect_did_not_hear_of_is_told_again(monkeypatch: pytest.M
         "fails": "Failed",
         "unknown": "Ended",
     }
+
+
+def test_a_step_is_tried_once_whatever_the_settings_say() -> None:
+    tries = []
+    with temporary_settings({PREFECT_TASKS_DEFAULT_RETRIES: 2}):
+
+        @settling.step("fails once")
+        def fails_once() -> None:
+            tries.append(1)
+            raise ConfigError("no such model")
+
+        @flow
+        def once() -> None:
+            with pytest.raises(ConfigError, match="no such model"):
+                fails_once()
+
+        once()
+    assert len(tries) == 1
+
+
+def test_what_is_sent_at_the_end_of_a_run_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    @flow
+    def telling() -> None:
+        for number in range(100):
+            tell_of_job("job", "market", {"on_demand": number, "reason": "a test"})
+        flush_prefect()
+
+    telling()
+    assert "Still processing items" not in caplog.text
 
 
 @flow

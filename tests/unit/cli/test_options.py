@@ -90,6 +90,7 @@ def test_a_command_line_is_a_request() -> None:
         ("engine", "other", r"^--engine: Input should be 'vllm' or 'simulated'"),
         ("engine_arg", ["max_num_seqs"], r"^--engine-arg 'max_num_seqs': write it as KEY=VALUE"),
         ("completion_window", "soon", r"^completion_window: 'soon'"),
+        ("output", "", r"^--output is empty: name a path"),
     ],
 )
 def test_what_is_wrong_is_named_as_it_was_typed(option: str, value: Any, told: str) -> None:

@@ -59,6 +59,12 @@ def test_a_text_that_cannot_be_is_not_quoted() -> None:
     assert "hidden-word" not in str(refused.value)
 
 
+@pytest.mark.parametrize("given", [("", "m", "out"), (["in.csv", ""], "m", "out"), ("in.csv", "m", "")])
+def test_an_empty_place_is_not_taken_for_the_working_directory(given: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"^(input|output) is empty: name a path"):
+        JobRequest.of(*given)
+
+
 def test_the_flow_takes_the_fields_of_the_request_by_position_or_by_name() -> None:
     """Prefect passes those without a default by position, and the others by name."""
     names = list(JobRequest.model_fields)
