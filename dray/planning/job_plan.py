@@ -265,8 +265,9 @@ def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, image
         said.append(f"{workload.refused:,} rows are requests that the engine will refuse: error rows.")
     if workload.images:
         said.append(
-            f"{workload.images:,} images or sounds count as {image_tokens:,} tokens each (--image-tokens): "
-            "models make 64 to some thousand of an image, by its size, and 5 to 25 of a second of sound."
+            f"{workload.images:,} images, sounds or videos count as {image_tokens:,} tokens each "
+            "(--image-tokens): models make 64 to some thousand of an image, by its size, 5 to 25 of a second "
+            "of sound, and some hundred of a second of video."
         )
     if workload.too_long:
         said.append(

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
-from dray.kinds import Kind, of_conversations, with_documents, with_sound
+from dray.kinds import Kind, of_conversations, with_documents, with_sound, with_videos
 from dray.requests.dataset_hints import told_of_hub
 from dray.requests.formats import FORMATS, Format, format_of, told_of_pattern
 from dray.requests.inputs import refuse_odd
+from dray.requests.media import roots_of
 from dray.requests.template import runs_of
 from dray.storage.addresses import HUB, refuse_secret
 from dray.storage.files import local_path, write_atomic
@@ -44,8 +45,8 @@ class RowShape:
     places (:mod:`dray.requests.field_order`). ``fields`` are set where the column of messages was found, and
     not named. Images come from ``image_column``, or stand in messages; those that are files lie below
     ``image_root`` (:mod:`dray.requests.images`). Some kinds hold the prompt against the texts of
-    ``document_column``. Sounds come from ``audio_column`` in the same way, and lie below ``audio_root``.
-    Kinds that are of a sound need no prompt.
+    ``document_column``. Sounds come from ``audio_column`` in the same way, and lie below ``audio_root``;
+    videos from ``video_column``, below ``video_root``. Kinds that are of a sound need no prompt.
     """
 
     kind: Kind = Kind.CHAT
@@ -61,6 +62,8 @@ class RowShape:
     document_column: str | None = None
     audio_column: str | None = None
     audio_root: str | None = None
+    video_column: str | None = None
+    video_root: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -133,6 +136,8 @@ def source_of(
     image_root: str | None = None,
     audio_column: str | None = None,
     audio_root: str | None = None,
+    video_column: str | None = None,
+    video_root: str | None = None,
     document_column: str | None = None,
     reorder_fields: bool = False,
     query: str | None = None,
@@ -157,6 +162,8 @@ def source_of(
         document_column=document_column,
         audio_column=audio_column,
         audio_root=audio_root,
+        video_column=video_column,
+        video_root=video_root,
         reorder_fields=reorder_fields,
     )
     _check_fields(shape)
@@ -166,7 +173,7 @@ def source_of(
         if len(names) != 1:
             raise ConfigError("a query reads one database: name one database URL as the input")
         return SqlQuery(url=names[0], query=query, shape=_checked(shape, "a query"))
-    for name in (*names, *filter(None, [image_root, audio_root])):
+    for name in (*names, *roots_of(shape).values()):
         refuse_secret(name)
     found = format or _common_format(names)
     if delimiter is not None and found not in ("csv", "tsv"):
@@ -192,6 +199,8 @@ def frame_to_source(
     image_root: str | None = None,
     audio_column: str | None = None,
     audio_root: str | None = None,
+    video_column: str | None = None,
+    video_root: str | None = None,
     document_column: str | None = None,
     reorder_fields: bool = False,
     before_writing: Callable[[], None] = lambda: None,
@@ -216,6 +225,8 @@ def frame_to_source(
         document_column=document_column,
         audio_column=audio_column,
         audio_root=audio_root,
+        video_column=video_column,
+        video_root=video_root,
         reorder_fields=reorder_fields,
     )
     _check_fields(shape)
@@ -261,6 +272,8 @@ def template_digest(source: Source) -> str:
         return "openai-batch"
     described = repr(source.shape)
     # As it was described before there were such fields.
+    if source.shape.video_column is None and source.shape.video_root is None:
+        described = described.removesuffix(", video_column=None, video_root=None)") + ")"
     if source.shape.audio_column is None and source.shape.audio_root is None:
         described = described.removesuffix(", audio_column=None, audio_root=None)") + ")"
     if source.shape.document_column is None:
@@ -324,6 +337,8 @@ def _check_fields(shape: RowShape) -> None:
         raise ConfigError(f"a document column goes with {with_documents()} only, not with {shape.kind}")
     if shape.audio_column is not None and not shape.kind.takes_sound:
         raise ConfigError(f"an audio column goes with {with_sound()} only, not with {shape.kind}")
+    if shape.video_column is not None and not shape.kind.sees_and_hears:
+        raise ConfigError(f"a video column goes with {with_videos()} only, not with {shape.kind}")
     if not shape.reorder_fields:
         return
     if shape.template is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import InputError, Problem
 from dray.requests.json_lines import json_lines
+from dray.requests.media import columns_of_files
 from dray.requests.row_builder import columns_of
 from dray.requests.sources import Rows, RowShape
 from dray.requests.template import Unreadable, missing_column
@@ -190,7 +191,7 @@ def _parquet_rows(
         number = 0
         for batch in file.iter_batches(_rows_at_a_time(file.metadata), columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
-            long = _long_rows(batch, columns, limit, but=(shape.image_column, shape.audio_column))
+            long = _long_rows(batch, columns, limit, but=columns_of_files(shape).values())
             for place, row in enumerate(zip(*columns, strict=True)):
                 number += 1
                 found = dict(zip(batch.schema.names, row, strict=True))
@@ -214,7 +215,7 @@ def _rows_at_a_time(metadata: parquet.FileMetaData) -> int:
 
 
 def _long_rows(
-    batch: pyarrow.RecordBatch, columns: list[list[Any]], limit: int, *, but: Collection[str | None]
+    batch: pyarrow.RecordBatch, columns: list[list[Any]], limit: int, *, but: Collection[str]
 ) -> set[int]:
     """The rows with a value of more than ``limit`` bytes; files, in columns ``but``, have their own limit."""
     import pyarrow

@@ -22,7 +22,7 @@ POST = ("POST", "post")
 """The method of a row, where it says one."""
 
 
-_SHORTER = "ask for less in one row, and name images and sounds by files (--image-root, --audio-root)"
+_SHORTER = "ask for less in one row, and name images, sounds and videos by files (--image-root, ...)"
 
 
 class BadRow(ValueError):  # noqa: N818  a verdict on one row, on its way to a Problem

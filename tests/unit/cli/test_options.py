@@ -20,6 +20,7 @@ GROUPED = {
     "Required": ["--model", "--output"],
     "Rows": ["--kind", "--prompt-column", "--template", "--reorder-fields", "--messages-column",
              "--system-prompt", "--image-column", "--image-root", "--audio-column", "--audio-root",
+             "--video-column", "--video-root",
              "--document-column", "--id-column", "--query", "--delimiter", "--model-name", "--skip-invalid"],
     "Sampling": ["--max-tokens", "--temperature", "--top-p", "--seed", "--param"],
     "Answers": ["--overflow", "--dedupe", "--reuse"],
