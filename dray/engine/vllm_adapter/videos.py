@@ -105,7 +105,8 @@ class _Videos(video.VideoMediaIO):  # type: ignore[misc]  # vLLM has no types
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.video_loader = _measured(type(self.video_loader))()
+        loader: Any = type(vars(self)["video_loader"])
+        self.video_loader = _measured(loader)()
 
     def load_base64(self, media_type: str, data: str) -> Any:
         """The frames, and what is known of them.

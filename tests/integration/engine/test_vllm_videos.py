@@ -43,7 +43,7 @@ FILMS = [film(number, frames=12 + 4 * number, form=("mp4", "webm", "avi")[number
 FRAMES = "url:data:video/jpeg;base64," + ",".join(
     b64encode(picture(number, form="JPEG", size=(56, 56))).decode() for number in range(6)
 )
-WATCHED: list[list[str | bytes]] = [
+WATCHED: list[Any] = [
     *([one] for one in FILMS),
     FILMS[:2],
     FILMS[1::-1],
@@ -51,7 +51,7 @@ WATCHED: list[list[str | bytes]] = [
     [FRAMES],
     [FILMS[2]],
 ]
-BAD: list[list[str | bytes]] = [
+BAD: list[Any] = [
     [b"no video"],
     [film(1)[:60]],
     [film(9, frames=1)],
@@ -59,7 +59,7 @@ BAD: list[list[str | bytes]] = [
 ]
 
 
-def rows_about(watched: list[list[str | bytes]]) -> list[dict[str, Any]]:
+def rows_about(watched: list[Any]) -> list[dict[str, Any]]:
     return [
         asking(*files, f"what is it? {number % 3}", return_token_ids=True)
         for number, files in enumerate(watched)
