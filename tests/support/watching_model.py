@@ -136,13 +136,20 @@ def write_torchvision(folder: Path) -> Path:
     return folder
 
 
-def film(seed: int, *, frames: int = 20, form: str = "mp4", size: tuple[int, int] = (SIDE, SIDE)) -> bytes:
+def film(
+    seed: int,
+    *,
+    frames: int = 20,
+    form: str = "mp4",
+    size: tuple[int, int] = (SIDE, SIDE),
+    codec: str | None = None,
+) -> bytes:
     """A file of moving rectangles, ten frames a second."""
     import av
     import numpy as np
 
     rng = random.Random(seed)
-    codec = {"webm": "libvpx", "avi": "mjpeg"}.get(form, "mpeg4")
+    codec = codec or {"webm": "libvpx", "avi": "mjpeg", "flv": "flv"}.get(form, "mpeg4")
     pixels = "yuvj420p" if codec == "mjpeg" else "yuv420p"
     file = io.BytesIO()
     with av.open(file, "w", format={"mkv": "matroska"}.get(form, form)) as made:

@@ -43,11 +43,23 @@ WALKED_PIXELS = 1 << 38
 SECONDS = 24 * 3600.0
 """vLLM makes a list of moments, as long as a file says that it is."""
 
-# FFmpeg's names. mov is MP4 too, and follows no references to other files; matroska is WebM.
-_FORMATS = "avi,flv,matroska,mov,mpeg,mpegts,ogg"
+# FFmpeg's names. mov is MP4 too, and follows no references to other files; matroska is WebM. Of mpegts vLLM
+# loses frames in silence: it seeks the end, and does not find back.
+_FORMATS = "avi,flv,matroska,mov"
 _OPTIONS = f"format_whitelist;{_FORMATS}|protocol_whitelist;none"
 _JPEG = "video/jpeg"  # frames one by one, in base64 with commas between
 _CHANNELS = 3
+
+
+class _File(io.BytesIO):
+    """A file in memory. OpenCV 5.0 ends the process where ``seek`` raises, as it does for places before 0."""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place; -1 where there is none, as FFmpeg has it."""
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return -1
 
 
 class _Bounded(opencv.OpenCVVideoBackendMixin):  # type: ignore[misc]  # vLLM has no types
@@ -58,11 +70,14 @@ class _Bounded(opencv.OpenCVVideoBackendMixin):  # type: ignore[misc]  # vLLM ha
         """A video that says of itself what can be.
 
         Raises:
-            RequestRefused: it is too large.
+            RequestRefused: it is too large, or none.
         """
         import cv2
 
-        capture = super().open_video_capture(data)
+        file: Any = _File(data)  # OpenCV's types name another class
+        capture = cv2.VideoCapture(file, cls.get_cv2_video_api(), [])
+        if not capture.isOpened():
+            raise _no_video()
         pixels = capture.get(cv2.CAP_PROP_FRAME_WIDTH) * capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
         frames, rate = capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS)
         if not (isfinite(rate) and pixels > 0 and frames > 0):
@@ -177,7 +192,7 @@ def _verdict(error: Exception) -> Exception:
 def _no_video() -> RequestRefused:
     return RequestRefused(
         VIDEOS.invalid,
-        "the video cannot be decoded: it is damaged, has too few frames, or is no MP4, MOV, WebM, Matroska, "
-        "AVI, FLV, MPEG or Ogg",
+        "the video cannot be decoded: it is damaged, too short, no MP4, MOV, WebM, Matroska, AVI or FLV, or "
+        "of a codec that OpenCV lacks, such as AV1",
         param="messages",
     )

@@ -21,10 +21,10 @@ from tests.support.watching_model import as_url, film
 pytestmark = pytest.mark.integration
 
 NO_VIDEO = (
-    "the video cannot be decoded: it is damaged, has too few frames, or is no MP4, MOV, WebM, Matroska, AVI, "
-    "FLV, MPEG or Ogg"
+    "the video cannot be decoded: it is damaged, too short, no MP4, MOV, WebM, Matroska, AVI or FLV, or of a "
+    "codec that OpenCV lacks, such as AV1"
 )
-FORMS = ("mp4", "mov", "webm", "mkv", "avi", "mpegts")
+FORMS = ("mp4", "mov", "webm", "mkv", "avi", "flv")
 LOADERS = ("Qwen2VLVideoProcessor", "Qwen3VLVideoProcessor", "Glm5NextVideoProcessor", None)
 Read = Callable[..., Any]
 
@@ -72,6 +72,12 @@ def test_each_container_gives_its_frames(read: Read, form: str) -> None:
     assert read(film(1, form=form), loader="Qwen2VLVideoProcessor").shape[0] == 4  # two a second
 
 
+def test_formats_and_codecs_of_which_frames_would_be_lost_are_refused(read: Read) -> None:
+    """vLLM takes some frames of the first, and none of the second, which OpenCV opens all the same."""
+    for content in (film(1, form="mpegts"), film(1, codec="libsvtav1", size=(64, 64))):
+        assert refused(read, content) == ("invalid_video", NO_VIDEO)
+
+
 def test_frames_one_by_one(read: Read) -> None:
     assert read(jpegs((40, 30), (40, 30))).shape == (2, 30, 40, 3)
     assert refused(read, jpegs((40, 30), (30, 40))) == ("invalid_video", NO_VIDEO)
@@ -92,6 +98,16 @@ def test_frames_one_by_one(read: Read) -> None:
 @pytest.mark.parametrize("loader", LOADERS)
 def test_what_is_no_video_is_refused(read: Read, content: bytes, loader: str | None) -> None:
     assert refused(read, content, loader=loader) == ("invalid_video", NO_VIDEO)
+
+
+def test_a_file_that_leads_before_its_begin_does_not_end_the_process(read: Read) -> None:
+    """OpenCV crashes where Python cannot go to a place in a file."""
+    from dray.engine.vllm_adapter.videos import _File
+
+    assert (_File(b"abc").seek(-1), _File(b"abc").seek(2)) == (-1, 2)
+    content = bytearray(film(3, form="avi"))
+    content[31] = 0xFF  # of the size of a part of the header
+    assert len(read(bytes(content), num_frames=-1)) <= 20
 
 
 def test_a_video_that_ends_too_soon_is_seen_as_far_as_it_goes(read: Read) -> None:
