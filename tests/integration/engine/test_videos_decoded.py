@@ -119,18 +119,27 @@ def test_a_video_leads_to_no_other_file(
     read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """FFmpeg opens what playlists name: files of the node, and addresses on the network."""
+    import cv2
+
+    opened, capture = [], cv2.VideoCapture
+
+    def recorded(*arguments: Any) -> Any:
+        found = capture(*arguments)
+        opened.append(found.isOpened())
+        return found
+
+    monkeypatch.setattr(cv2, "VideoCapture", recorded)
     (tmp_path / "a.mp4").write_bytes(film(1))
     monkeypatch.chdir(tmp_path)
     concat = b"ffconcat version 1.0\nfile 'a.mp4'\n"
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nfile://{tmp_path}/a.mp4\n#EXT-X-ENDLIST\n"
     for content in (concat, playlist.encode()):
         assert refused(read, content) == ("invalid_video", NO_VIDEO)
+    assert opened == [False, False]
     assert capfd.readouterr().err == "", "what a file holds is not told"
-    from vllm.multimodal.video_decoders.opencv import OpenCVVideoBackendMixin as Unbounded
-
     monkeypatch.setenv("OPENCV_FFMPEG_CAPTURE_OPTIONS", "")
-    capture = Unbounded.__mro__[1].open_video_capture(concat)
-    assert capture.read()[0], "no playlist leads anywhere any more: the guard guards nothing"
+    assert refused(read, concat) == ("invalid_video", NO_VIDEO)
+    assert opened[2], "no playlist leads anywhere any more: the guard guards nothing"
 
 
 @pytest.mark.parametrize(
