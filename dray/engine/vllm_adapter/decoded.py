@@ -22,8 +22,8 @@ def begin_row() -> None:
     _row.sizes = Counter()
 
 
-def add(medium: Medium, size: int) -> None:
-    """So many bytes more of the row's.
+def add(medium: Medium, size: int, advice: str = "") -> None:
+    """So many bytes more of the row's; ``advice`` says what helps where they are too many.
 
     Raises:
         RequestRefused: they are too many.
@@ -32,5 +32,5 @@ def add(medium: Medium, size: int) -> None:
         begin_row()
     _row.sizes[medium] += size
     if _row.sizes[medium] > ROW_BYTES:
-        told = f"the row's {medium.name}s have over {ROW_BYTES:,} bytes once they are decoded"
+        told = f"the row's {medium.name}s have over {ROW_BYTES:,} bytes once they are decoded{advice}"
         raise RequestRefused("request_too_large", told, param="messages")

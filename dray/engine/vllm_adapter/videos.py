@@ -49,6 +49,7 @@ _FORMATS = "avi,flv,matroska,mov"
 _OPTIONS = f"format_whitelist;{_FORMATS}|protocol_whitelist;none"
 _JPEG = "video/jpeg"  # frames one by one, in base64 with commas between
 _CHANNELS = 3
+_FEWER = f"; the engine argument {ARGUMENT} takes fewer frames (docs/video.md)"
 
 
 class _File(io.BytesIO):
@@ -109,7 +110,7 @@ def _measured(loader: Any) -> Any:
             import cv2
 
             pixels = int(cap.get(cv2.CAP_PROP_FRAME_WIDTH)) * int(cap.get(cv2.CAP_PROP_FRAME_HEIGHT))
-            decoded.add(VIDEOS, len(set(frame_idx)) * pixels * _CHANNELS)
+            decoded.add(VIDEOS, len(set(frame_idx)) * pixels * _CHANNELS, _FEWER)
             return super().read_frames(cap, frame_idx, *args, **options)
 
     return Measured
