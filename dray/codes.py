@@ -21,6 +21,7 @@ InvalidRow = Literal[
     "invalid_method",
     "invalid_text",
     "invalid_value",
+    "invalid_video",
     "line_too_long",
     "missing_body",
     "missing_column",
@@ -44,7 +45,7 @@ InvalidRequest = Literal[
     "unsupported_content",
     "unsupported_field",
 ]
-NotFound = Literal["audio_not_found", "image_not_found", "model_mismatch"]
+NotFound = Literal["audio_not_found", "image_not_found", "model_mismatch", "video_not_found"]
 Late = Literal["expired"]
 Failed = Literal[
     "generation_failed",

@@ -14,9 +14,10 @@ from typing import Any
 from dray.cli import output
 from dray.cli.jobs import store_at
 from dray.cli.server import ADVICE, configured_url, has_flows, silence_of
-from dray.engine.sound import missing_libraries
+from dray.engine.decoders import missing_libraries
 from dray.errors import DrayError
 from dray.machine import cores
+from dray.requests.media import SOUNDS, VIDEOS
 from dray.storage.addresses import without_secret
 
 _MIN_SHM = 1 << 30  # bytes; Ray's object store lives there
@@ -30,6 +31,7 @@ def examine(model: str | None, store: str | None, *, json: bool) -> int:
         ("ray", lambda: _package("ray")),
         ("vllm", _vllm),
         ("sound", _sound),
+        ("video", _video),
         ("flows", _flows),
         ("sqlite", lambda: sqlite3.sqlite_version),
         ("shared memory", _shared_memory),
@@ -85,10 +87,19 @@ def _vllm() -> str:
 
 
 def _sound() -> str:
-    missing = missing_libraries()
+    missing = missing_libraries(SOUNDS)
     if missing:
         return f"jobs of sound need the extra audio, as in dray[gpu,audio]: {', '.join(missing)} not here"
     return "can be decoded"
+
+
+def _video() -> str:
+    missing = missing_libraries(VIDEOS)
+    return (
+        f"jobs of video need {', '.join(missing)}, which vLLM brings: not here"
+        if missing
+        else "can be decoded"
+    )
 
 
 def _flows() -> str:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from dray.engine.ranks import NodeRank
 from dray.engine.tuning import Tuned, Tuning
 from dray.kinds import Kind, Overflow
+from dray.requests.media import Medium
 from dray.requests.model import Outcome, Request
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.source.manifest import Manifest
@@ -24,8 +25,8 @@ class EngineSpec:
     rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they are: vLLM's engine
     arguments, or the settings of the simulated engine. ``overflow`` says what becomes of rows that do not
     fit into the context. An engine that holds requests and gets no further with
-    them for ``stall_seconds`` is ended. With ``sound`` the job's options ask for sound, so a node without the
-    libraries for it is refused. ``tuning`` has the engine find its best limits on its first rows. Of an
+    them for ``stall_seconds`` is ended. The job's options ask for ``media``, so a node without the
+    libraries for them is refused. ``tuning`` has the engine find its best limits on its first rows. Of an
     engine on several nodes, ``rank`` says which of them this is.
     """
 
@@ -41,7 +42,7 @@ class EngineSpec:
     gpus: float | None = None
     overflow: Overflow = "error"
     tuning: Tuning | None = None
-    sound: bool = False
+    media: frozenset[Medium] = frozenset()
     rank: NodeRank | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 

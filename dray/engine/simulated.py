@@ -222,7 +222,7 @@ def _prompt_of(request: Request) -> str:
 
 
 def _content_of(content: Any) -> str:
-    """A content as text; an image or a sound counts as its digest of 64 characters."""
+    """A content as text; a file counts as its digest of 64 characters."""
     if not isinstance(content, list):
         return str(content)
     return "\n".join(_digest(str(part)) if is_file(part) else str(part) for part in content)

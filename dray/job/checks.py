@@ -6,8 +6,8 @@ from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.adapters import adapters_of, rank_for
 from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.chat_template import with_template_text
+from dray.engine.decoders import refuse_without_libraries
 from dray.engine.ranks import refuse_on_this_machine
-from dray.engine.sound import refuse_without_libraries
 from dray.engine.weight_formats import formats_of, refuse_left_out
 from dray.errors import ConfigError
 from dray.job.model_files import checked_weights, context_of, refuse_misfit
@@ -63,8 +63,9 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
         refuse_arguments(arguments)
         if adapters:
             rank_for(adapters, arguments, choices_of("vllm.config.lora", "MaxLoRARanks"))
-        if settings.asks_for_sound:
-            refuse_without_libraries()  # rows that hold their sound are not read yet: the replica looks, too
+        refuse_without_libraries(
+            settings.media
+        )  # rows that hold theirs are not read yet: the replica looks, too
 
 
 def check_weights(settings: JobSettings) -> Manifest | None:
@@ -110,7 +111,7 @@ def check_inputs(settings: JobSettings) -> None:
 
 
 def check_media(settings: JobSettings) -> None:
-    """Refuse a root of images or sounds that is not there, or cannot be read.
+    """Refuse a root of files that is not there, or cannot be read.
 
     Raises:
         ConfigError: says which.

@@ -122,6 +122,16 @@ class RowOptions(Form):
         description="Folder, or object-store prefix, below which sounds lie that rows name (file_url, "
         "audio_url, or audio_column). dray reads no sound elsewhere.",
     )
+    video_column: str | None = Field(
+        default=None,
+        description="Column of videos, for models that see them: the bytes of a file, a name or URL, or a "
+        "list of these. They come before the prompt.",
+    )
+    video_root: str | None = Field(
+        default=None,
+        description="Folder, or object-store prefix, below which videos lie that rows name (video_url, or "
+        "video_column). dray reads no video elsewhere.",
+    )
     document_column: str | None = Field(
         default=None,
         description="Column of the texts that the prompt is held against, for scores and rankings: a text or "
@@ -165,8 +175,9 @@ class RowOptions(Form):
 
     def anchored(self) -> Self:
         """The same options, with local folders as seen from any working directory."""
-        roots = {"image_root": self.image_root, "audio_root": self.audio_root}
-        given = {name: absolute(root) for name, root in roots.items() if root is not None}
+        from dray.requests.media import roots_of
+
+        given = {name: absolute(root) for name, root in roots_of(self).items()}
         return self.model_copy(update=given) if given else self
 
     def source(self, inputs: str | list[str]) -> Source:

@@ -95,8 +95,8 @@ class JobRequest(Request):
     output: str = Field(
         kw_only=False,
         description="Folder, or object-store URI, for output, errors and the report. {date}, {yesterday} and "
-        "{time} stand for the time of the run, in UTC; also in input, store, job_id, query, image_root and "
-        "audio_root.",
+        "{time} stand for the time of the run, in UTC; also in input, store, job_id, query, image_root, "
+        "audio_root and video_root.",
     )
     prompt_column: str | None = shortcut("prompt_column")
     system_prompt: str | None = shortcut("system_prompt")
@@ -228,11 +228,9 @@ class JobRequest(Request):
             "job_id": None if self.job_id is None else dated(self.job_id, at),
             "store": None if self.store is None else dated(self.store, at),
         }
-        rows = {
-            "query": self.rows.query,
-            "image_root": self.rows.image_root,
-            "audio_root": self.rows.audio_root,
-        }
+        from dray.requests.media import roots_of  # with what reads rows, before a run's first line
+
+        rows = {"query": self.rows.query, **roots_of(self.rows)}
         said = {name: dated(value, at) for name, value in rows.items() if value is not None}
         if said:
             update["rows"] = self.rows.model_copy(update=said)

@@ -15,7 +15,7 @@ from dray.errors import ConfigError
 from dray.job.replica_range import read_range
 from dray.job.request import JobRequest, completion_seconds
 from dray.kinds import Kind
-from dray.requests.media import Roots, roots_of
+from dray.requests.media import MEDIA, Medium, Roots, columns_of_files, roots_of
 from dray.requests.output import OutputFormat
 from dray.requests.readers import Limits
 from dray.requests.sources import RowDefaults, Source
@@ -182,15 +182,15 @@ class JobSettings:
             cpus=self.replica_cpus,
             gpus=self.replica_gpus,
             overflow=self.request.overflow,
-            sound=self.asks_for_sound,
+            media=self.media,
             objects=self.model_access,
         )
 
     @property
-    def asks_for_sound(self) -> bool:
-        """Whether its options say where sounds are. Rows may hold some without them."""
-        shape = self.source.shape
-        return shape.audio_column is not None or shape.audio_root is not None
+    def media(self) -> frozenset[Medium]:
+        """Of these its options say where they are. Rows may hold some without them."""
+        columns = columns_of_files(self.source.shape)
+        return frozenset(one for one in MEDIA if one in columns or one.root in self.media_roots)
 
     @property
     def has_dummy_weights(self) -> bool:

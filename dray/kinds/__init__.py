@@ -94,6 +94,11 @@ def with_sound() -> str:
     return _listed([kind for kind in all_kinds() if kind.takes_sound])
 
 
+def with_videos() -> str:
+    """The kinds that may hold videos, as messages name them."""
+    return _listed([kind for kind in all_kinds() if kind.sees_and_hears])
+
+
 def text_fields() -> list[str]:
     """The fields of all kinds that hold prompts."""
     return list(dict.fromkeys(name for kind in all_kinds() for name in kind.texts))
@@ -135,4 +140,5 @@ __all__ = [
     "text_fields",
     "with_documents",
     "with_sound",
+    "with_videos",
 ]

@@ -72,7 +72,7 @@ class Kind:
             chat messages.
         documents: the field of a body for the texts that its prompt is held against; None where it has none.
         sound: the field of a body for a sound, or the place of one; None where it has none.
-        listens: whether its messages may hold sounds.
+        sees_and_hears: whether its messages may hold sounds and videos; all messages may hold images.
         messages: the field of a body for its conversation, where it has one.
         as_chat: the chat that a body stands for, where it has messages; itself for most kinds.
         spelled: its own word for fields that a job sets for the rows of other kinds.
@@ -104,7 +104,7 @@ class Kind:
     conversation: Callable[[str, str | None], Body] | None = field(default=None, compare=False)
     documents: str | None = field(default=None, compare=False)
     sound: str | None = field(default=None, compare=False)
-    listens: bool = field(default=False, compare=False)
+    sees_and_hears: bool = field(default=False, compare=False)
     messages: str = field(default="messages", compare=False)
     as_chat: Callable[[Body], Body] = field(default=itself, compare=False)
     spelled: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -118,7 +118,7 @@ class Kind:
     @property
     def takes_sound(self) -> bool:
         """Whether its requests may hold sounds."""
-        return self.listens or self.sound is not None
+        return self.sees_and_hears or self.sound is not None
 
     def __str__(self) -> str:
         return self.name

@@ -293,9 +293,9 @@ def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, reque
         said.append(f"{workload.refused:,} rows are requests that the engine will refuse: error rows.")
     if workload.images:
         said.append(
-            f"{workload.images:,} images or sounds count as {request.image_tokens:,} tokens each "
-            "(--image-tokens): models make 64 to some thousand of an image, by its size, and 5 to 25 of a "
-            "second of sound."
+            f"{workload.images:,} images, sounds or videos count as {request.image_tokens:,} tokens each "
+            "(--image-tokens): models make 64 to some thousand of an image, by its size, 5 to 25 of a second "
+            "of sound, and some hundred of a second of video."
         )
     if workload.too_long:
         said.append(

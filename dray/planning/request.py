@@ -74,7 +74,9 @@ class PlanRequest(Request):
         description="Rows that the tokenizer counts; the others are counted by their bytes. 0 for all rows.",
     )
     image_tokens: int = Field(
-        default=IMAGE_TOKENS, ge=1, description="Tokens that each image or sound counts as. Models differ."
+        default=IMAGE_TOKENS,
+        ge=1,
+        description="Tokens that each image, sound or video counts as. Models differ.",
     )
     arguments: dict[str, Any] = Field(
         default_factory=dict,

@@ -1,4 +1,4 @@
-"""Images and sounds that rows hold or name, and where their files may lie.
+"""Images, sounds and videos that rows hold or name, and where their files may lie.
 
 A URL is the file itself (``data:``), or names one below the root that the job's user gave. Ingest writes the
 whole place of such a file into the spool, and a shard task reads it (:mod:`dray.shard.media_rows`): nothing
@@ -20,10 +20,9 @@ from dray.storage.addresses import HUB
 from dray.storage.files import absolute, local_path
 from dray.storage.objects import is_object, is_web
 
-FILE_LIMIT_BYTES = 32 << 20
-"""The largest file that is taken, in bytes: a large photograph without loss, or 17 minutes of a WAV file."""
-
-NAMED: Final = re.compile(rb'"(?:(?:image|audio)_url":\{"url|file_url)":("(?!(?i:data):)(?:[^"\\]|\\.)*")')
+NAMED: Final = re.compile(
+    rb'"(?:(?:image|audio|video)_url":\{"url|file_url)":("(?!(?i:data):)(?:[^"\\]|\\.)*")'
+)
 """What is found in each line of the spool that names a file, and in few others."""
 
 
@@ -31,17 +30,24 @@ NAMED: Final = re.compile(rb'"(?:(?:image|audio)_url":\{"url|file_url)":("(?!(?i
 class Medium:
     """A sort of files that rows hold or name.
 
-    ``name`` and ``example`` are for people. ``root`` is the option below which its files lie. Rows
-    have the code ``invalid`` whose file is none, and ``missing`` where it is not there. ``data`` begins a URL
-    that holds one.
+    ``name`` and ``example`` are for people. ``column`` is the option that names their column, and ``root``
+    the one below which their files lie, of at most ``most_bytes``. Rows have the code ``invalid`` whose file
+    is none, and ``missing`` where it is not there. ``data`` begins a URL that holds one.
     """
 
     name: str
+    column: str
     root: str
+    most_bytes: int
     invalid: InvalidRow
     missing: NotFound
     example: str
     data: str
+
+    @property
+    def one(self) -> str:
+        """``an image``."""
+        return f"a{'n' if self.name[0] in 'aeiou' else ''} {self.name}"
 
     def bad(self, message: str, field: str) -> BadRow:
         """The verdict on a row whose ``field`` holds none."""
@@ -50,7 +56,9 @@ class Medium:
 
 IMAGES = Medium(
     name="image",
+    column="image_column",
     root="image_root",
+    most_bytes=32 << 20,  # a large photograph without loss
     invalid="invalid_image",
     missing="image_not_found",
     example="cats/1.jpg",
@@ -58,13 +66,25 @@ IMAGES = Medium(
 )
 SOUNDS = Medium(
     name="sound",
+    column="audio_column",
     root="audio_root",
+    most_bytes=32 << 20,  # 17 minutes of a WAV file
     invalid="invalid_audio",
     missing="audio_not_found",
     example="calls/1.wav",
     data="data:audio/wav;base64,",
 )
-MEDIA = (IMAGES, SOUNDS)
+VIDEOS = Medium(
+    name="video",
+    column="video_column",
+    root="video_root",
+    most_bytes=64 << 20,  # two minutes of 1920 x 1080 pixels
+    invalid="invalid_video",
+    missing="video_not_found",
+    example="clips/1.mp4",
+    data="data:video/mp4;base64,",
+)
+MEDIA = (IMAGES, SOUNDS, VIDEOS)
 
 Roots = Mapping[str, str]
 """Below these lie the files that rows name, by the option of their medium."""
@@ -100,6 +120,12 @@ def data_url(content: bytes) -> str:
 def is_data(url: str) -> bool:
     """Whether a URL holds its file itself."""
     return url[:5].lower() == "data:"
+
+
+def columns_of_files(shape: Any) -> dict[Medium, str]:
+    """The columns of files that a row shape names."""
+    given = {medium: getattr(shape, medium.column) for medium in MEDIA}
+    return {medium: column for medium, column in given.items() if column is not None}
 
 
 def roots_of(shape: Any) -> Roots:

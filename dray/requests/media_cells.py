@@ -1,4 +1,4 @@
-"""Cells of a column of images or sounds.
+"""Cells of a column of images, sounds or videos.
 
 A cell is the bytes of a file, the name or URL of one, or what Hugging Face's data sets make of these (an
 object with ``bytes`` and ``path``).
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray.requests.media import FILE_LIMIT_BYTES, SOUNDS, Medium, data_url, placer
+from dray.requests.media import SOUNDS, Medium, data_url, placer
 from dray.requests.template import value_of
 from dray.requests.validate import BadRow
 
@@ -21,9 +21,9 @@ def file_url(cell: object, field: str, medium: Medium) -> str:
         cell = content if content is not None else name
     if isinstance(cell, bytes | bytearray | memoryview):
         size = len(cell)
-        if not 0 < size <= FILE_LIMIT_BYTES:
+        if not 0 < size <= medium.most_bytes:
             raise medium.bad(
-                f"the {medium.name} has {size:,} bytes; from 1 to {FILE_LIMIT_BYTES:,} are taken", field
+                f"the {medium.name} has {size:,} bytes; from 1 to {medium.most_bytes:,} are taken", field
             )
         return data_url(bytes(cell))
     if isinstance(cell, str) and cell:

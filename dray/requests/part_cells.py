@@ -1,4 +1,4 @@
-"""A column of images or sounds into the messages of a request.
+"""A column of images, sounds or videos into the messages of a request.
 
 A cell is the bytes of a file, the name or URL of one, or what Hugging Face's data sets make of these (an
 object with ``bytes`` and ``path``); a list of such is several files.

@@ -1,8 +1,8 @@
 """Parts of messages that are no text: their forms, and where they stand.
 
-Rows write an image or a sound in several forms. Ingest makes one of them,
-``{"type": "image_url", "image_url": {"url": ...}}`` or the same with ``audio_url``. What its URL may be
-:mod:`dray.requests.media` says.
+Rows write an image, a sound or a video in several forms. Ingest makes one of them,
+``{"type": "image_url", "image_url": {"url": ...}}`` or the same with ``audio_url`` or ``video_url``. What its
+URL may be :mod:`dray.requests.media` says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dray.requests.validate import BadRow
 Part = dict[str, Any]
 
 ROW_LIMIT_BYTES = 128 << 20
-"""What the images and sounds of one row may have together, in bytes."""
+"""What the files of one row may have together, in bytes."""
 
 
 def no_other_fields(value: Part, field: str) -> BadRow | None:
@@ -49,11 +49,6 @@ class PartForm:
     def written(self) -> str:
         """The one form, for people."""
         return f'{{"type": "{self.type}", "{self.type}": {{"url": ...}}}}'
-
-    @property
-    def one(self) -> str:
-        """``an image``."""
-        return f"a{'n' if self.medium.name[0] in 'aeiou' else ''} {self.medium.name}"
 
     def has(self, part: object) -> bool:
         """Whether a part is of the one form."""
@@ -87,7 +82,9 @@ class PartForm:
                 raise self.medium.bad(f"the {self.medium.name} has unknown fields: {listed(others)}", field)
             found = found.get("url")
         if not isinstance(found, str) or not found:
-            raise self.medium.bad(f"the part has no URL of {self.one}; its form is {self.written}", field)
+            raise self.medium.bad(
+                f"the part has no URL of {self.medium.one}; its form is {self.written}", field
+            )
         return found
 
 

@@ -1,4 +1,4 @@
-"""Where the images and sounds of a request stand in its body, and their files' places put in there."""
+"""Where the images, sounds and videos of a request stand in its body; its files' places are put in there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dray.requests.images import IMAGE
 from dray.requests.media import SOUNDS, Medium, Roots, placer
 from dray.requests.parts import PartForm, parts_of
 from dray.requests.sounds import SOUND
+from dray.requests.videos import VIDEO
 
-FORMS: tuple[PartForm, ...] = (IMAGE, SOUND)
+FORMS: tuple[PartForm, ...] = (IMAGE, SOUND, VIDEO)
 """What messages may hold beside text."""
 
 
@@ -24,7 +25,7 @@ class Held(NamedTuple):
 
 
 def parts_placer(roots: Roots) -> Callable[[dict[str, Any]], None]:
-    """A function that puts images and sounds of messages into one form, with whole places for their files.
+    """A function that puts the files of messages into one form, with whole places for their files.
 
     It changes the body; BadRow says which part cannot be so. Parts of other types are the engine's to refuse.
     """
@@ -68,7 +69,7 @@ def media_placer(roots: Roots) -> Callable[[str, dict[str, Any]], None]:
 
 
 def media_in(url: str, body: dict[str, Any]) -> Iterator[Held]:
-    """The images and the sounds of a request, as ingest writes them."""
+    """The files of a request, as ingest writes them."""
     name = KINDS[url].sound
     if name is not None:
         yield Held(SOUNDS, body, name)
@@ -81,5 +82,5 @@ def media_in(url: str, body: dict[str, Any]) -> Iterator[Held]:
 
 
 def is_file(part: object) -> bool:
-    """Whether a part of a content is an image or a sound, as ingest writes them."""
+    """Whether a part of a content is an image, a sound or a video, as ingest writes them."""
     return any(form.has(part) for form in FORMS)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dray.errors import ConfigError, InputError, Problem
+from dray.requests.media import columns_of_files
 from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.requests.query_values import keep_values
 from dray.requests.row_builder import columns_of
@@ -162,7 +163,7 @@ def _fetched(result: CursorResult[Any]) -> Iterator[Sequence[Any]]:
 
 def _limited(shape: RowShape, columns: Sequence[str]) -> list[int]:
     """The places of columns that are read and have the limit of lines; files have their own."""
-    limited = columns_of(shape).keys() - {shape.image_column, shape.audio_column}
+    limited = columns_of(shape).keys() - set(columns_of_files(shape).values())
     return [place for place, name in enumerate(columns) if name in limited]
 
 

@@ -11,13 +11,11 @@ from uuid import UUID
 
 from dray.codes import ErrorCode
 from dray.requests.bodies import with_fields
-from dray.requests.images import IMAGE
-from dray.requests.media import roots_of
+from dray.requests.media import columns_of_files, roots_of
 from dray.requests.media_cells import sound_reader
 from dray.requests.messages import messages_of
 from dray.requests.part_cells import parts_reader, with_parts
-from dray.requests.placing import parts_placer
-from dray.requests.sounds import SOUND
+from dray.requests.placing import FORMS, parts_placer
 from dray.requests.sources import BodyFields, RowShape
 from dray.requests.template import Template, documents_of, plain_decimal, text_of, value_of
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
@@ -33,7 +31,7 @@ def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
     if shape.template is not None:
         found |= dict.fromkeys(Template.parse(shape.template).columns, "unknown_template_column")
     prompts = (shape.prompt_column, shape.messages_column)
-    others = (shape.image_column, shape.audio_column, shape.document_column, shape.id_column)
+    others = (*columns_of_files(shape).values(), shape.document_column, shape.id_column)
     for column in (*prompts, *others):
         if column is not None:
             found[column] = "missing_column"
@@ -61,12 +59,12 @@ def row_builder(shape: RowShape) -> Callable[[int, Mapping[str, Any]], Envelope]
 
 def _body_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     read = _text_reader(shape)
-    roots = roots_of(shape)
-    # Each goes before what is there: images come first, then sounds, then the prompt.
+    roots, columns = roots_of(shape), columns_of_files(shape)
+    # Each goes before what is there: images come first, then sounds, then videos, then the prompt.
     readers = [
-        (form, column, parts_reader(form, column, roots.get(form.medium.root)))
-        for form, column in ((SOUND, shape.audio_column), (IMAGE, shape.image_column))
-        if column is not None and shape.kind.sound is None
+        (form, columns[form.medium], parts_reader(form, columns[form.medium], roots.get(form.medium.root)))
+        for form in reversed(FORMS)
+        if form.medium in columns and shape.kind.sound is None
     ]
     if not readers and shape.messages_column is None:
         return read
@@ -96,7 +94,7 @@ def _text_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
         return _sound_reader(shape, shape.audio_column, shape.kind.sound)
     prompt = _prompt_reader(shape)
     body, conversation = shape.kind.body, shape.kind.conversation
-    if conversation is not None and (system, shape.image_column, shape.audio_column) != (None, None, None):
+    if conversation is not None and (system is not None or columns_of_files(shape)):
         return lambda row: conversation(prompt(row), system)
     column, name = shape.document_column, shape.kind.documents
     if column is None or name is None:

@@ -17,6 +17,7 @@ from dray.kinds import KINDS, Kind, of_conversations
 from dray.requests.bodies import fields_among
 from dray.requests.inputs import expand
 from dray.requests.json_lines import json_lines
+from dray.requests.media import MEDIA
 from dray.requests.rejects import empty_input
 from dray.requests.sources import BodyFields, JsonlBatch, Rows, RowShape, Source, SqlQuery
 from dray.requests.tables import open_parquet
@@ -68,8 +69,8 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
         return Rows(inputs=source.inputs, format="jsonl", shape=found), _told(found, names)
     if not batch and not any(_ID in row for row in rows):
         raise _unsaid(uri, next(row for row in rows if row))
-    asked = ("system_prompt", "id_column", "image_column", "audio_column", "document_column", "keep_columns")
-    for name in asked:
+    files = (medium.column for medium in MEDIA)
+    for name in ("system_prompt", "id_column", *files, "document_column", "keep_columns"):
         if getattr(shape, name) not in (None, ()):
             raise ConfigError(
                 f"{name.replace('_', ' ')} goes with a prompt column, a template or a column of messages; "

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import ConfigError, InputError, Problem
-from dray.kinds import Kind, of_conversations, with_documents, with_sound
+from dray.kinds import Kind, of_conversations, with_documents, with_sound, with_videos
 from dray.requests.dataset_hints import told_of_hub
 from dray.requests.formats import FORMATS, Format, format_of, told_of_pattern
 from dray.requests.inputs import refuse_odd
+from dray.requests.media import roots_of
 from dray.requests.template import runs_of
 from dray.storage.addresses import HUB, refuse_secret
 from dray.storage.files import local_path
@@ -39,8 +40,9 @@ class RowShape:
     places (:mod:`dray.requests.field_order`). ``fields`` are set where the column of messages was found, and
     not named. Images come from ``image_column``, or stand in messages; those that are files lie below
     ``image_root`` (:mod:`dray.requests.images`). Some kinds hold the prompt against the texts of
-    ``document_column``. Sounds come from ``audio_column`` in the same way, and lie below ``audio_root``.
-    Kinds that are of a sound need no prompt. ``keep_columns`` stand beside the answers in the files.
+    ``document_column``. Sounds come from ``audio_column`` in the same way, and lie below ``audio_root``;
+    videos from ``video_column``, below ``video_root``. Kinds that are of a sound need no prompt.
+    ``keep_columns`` stand beside the answers in the files.
     """
 
     kind: Kind = Kind.CHAT
@@ -56,6 +58,8 @@ class RowShape:
     document_column: str | None = None
     audio_column: str | None = None
     audio_root: str | None = None
+    video_column: str | None = None
+    video_root: str | None = None
     keep_columns: tuple[str, ...] = ()
 
     @property
@@ -129,6 +133,8 @@ def source_of(
     image_root: str | None = None,
     audio_column: str | None = None,
     audio_root: str | None = None,
+    video_column: str | None = None,
+    video_root: str | None = None,
     document_column: str | None = None,
     reorder_fields: bool = False,
     keep_columns: Sequence[str] = (),
@@ -154,17 +160,15 @@ def source_of(
         document_column=document_column,
         audio_column=audio_column,
         audio_root=audio_root,
+        video_column=video_column,
+        video_root=video_root,
         reorder_fields=reorder_fields,
         keep_columns=tuple(dict.fromkeys(keep_columns)),
     )
     check_fields(shape)
     if query is not None:
-        if delimiter is not None:
-            raise ConfigError("a delimiter goes with CSV files, not with a query")
-        if len(names) != 1:
-            raise ConfigError("a query reads one database: name one database URL as the input")
-        return SqlQuery(url=names[0], query=query, shape=checked(shape, "a query"))
-    for name in (*names, *filter(None, [image_root, audio_root])):
+        return _query(names, query, shape, delimiter)
+    for name in (*names, *roots_of(shape).values()):
         refuse_secret(name)
     found = format or _common_format(names)
     if delimiter is not None and found not in ("csv", "tsv"):
@@ -176,6 +180,14 @@ def source_of(
     return Rows(inputs=names, format=found, shape=shape, delimiter=_delimiter(delimiter))
 
 
+def _query(names: Sequence[str], query: str, shape: RowShape, delimiter: str | None) -> SqlQuery:
+    if delimiter is not None:
+        raise ConfigError("a delimiter goes with CSV files, not with a query")
+    if len(names) != 1:
+        raise ConfigError("a query reads one database: name one database URL as the input")
+    return SqlQuery(url=names[0], query=query, shape=checked(shape, "a query"))
+
+
 def template_digest(source: Source) -> str:
     """A digest of how rows become requests, for the job's fingerprint; equal for equal shapes."""
     if isinstance(source, JsonlBatch) and replace(source.shape, kind=Kind.CHAT) == RowShape():
@@ -184,6 +196,8 @@ def template_digest(source: Source) -> str:
     if not source.shape.keep_columns:
         described = described.removesuffix(", keep_columns=())") + ")"
     # As it was described before there were such fields.
+    if source.shape.video_column is None and source.shape.video_root is None:
+        described = described.removesuffix(", video_column=None, video_root=None)") + ")"
     if source.shape.audio_column is None and source.shape.audio_root is None:
         described = described.removesuffix(", audio_column=None, audio_root=None)") + ")"
     if source.shape.document_column is None:
@@ -249,6 +263,8 @@ def check_fields(shape: RowShape) -> None:
         raise ConfigError(f"a document column goes with {with_documents()} only, not with {shape.kind}")
     if shape.audio_column is not None and not shape.kind.takes_sound:
         raise ConfigError(f"an audio column goes with {with_sound()} only, not with {shape.kind}")
+    if shape.video_column is not None and not shape.kind.sees_and_hears:
+        raise ConfigError(f"a video column goes with {with_videos()} only, not with {shape.kind}")
     if not shape.reorder_fields:
         return
     if shape.template is None:

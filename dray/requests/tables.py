@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import InputError, Problem
 from dray.requests.json_lines import json_lines
+from dray.requests.media import columns_of_files
 from dray.requests.partitions import partition_of
 from dray.requests.row_builder import columns_of
 from dray.requests.sources import Rows, RowShape
@@ -200,7 +201,7 @@ def _parquet_rows(
         number = 0
         for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
-            long = _long_rows(batch, columns, limit, but=(shape.image_column, shape.audio_column))
+            long = _long_rows(batch, columns, limit, but=columns_of_files(shape).values())
             for place, row in enumerate(zip(*columns, strict=True)):
                 number += 1
                 found = dict(zip(batch.schema.names, row, strict=True), **folders)
@@ -232,7 +233,7 @@ def _rows_at_a_time(metadata: parquet.FileMetaData, columns: Collection[str]) ->
 
 
 def _long_rows(
-    batch: pyarrow.RecordBatch, columns: list[list[Any]], limit: int, *, but: Collection[str | None]
+    batch: pyarrow.RecordBatch, columns: list[list[Any]], limit: int, *, but: Collection[str]
 ) -> set[int]:
     """The rows with a value of more than ``limit`` bytes; files, in columns ``but``, have their own limit."""
     import pyarrow

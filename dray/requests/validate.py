@@ -25,7 +25,7 @@ POST = ("POST", "post")
 NOT_UTF8 = "is not UTF-8; convert it, for example with iconv -f WINDOWS-1252 -t UTF-8"
 """What is said of a text or file in another encoding. That one is the commonest."""
 
-_SHORTER = "ask for less in one row, and name images and sounds by files (--image-root, --audio-root)"
+_SHORTER = "ask for less in one row, and name images, sounds and videos by files (--image-root, ...)"
 
 
 class BadRow(ValueError):  # noqa: N818  a verdict on one row, on its way to a Problem

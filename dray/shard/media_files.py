@@ -1,4 +1,4 @@
-"""Images or sounds that rows name, read whole from below the job's root.
+"""Images, sounds and videos that rows name, read whole from below the job's root.
 
 Ingest has written the whole place of each into the spool (:mod:`dray.requests.media`); here it is held to
 the root once more. What is wrong with one file is told from what is wrong with the store.
@@ -14,15 +14,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from dray.codes import ErrorCode
-from dray.requests.media import FILE_LIMIT_BYTES, MediaRoot, Medium
+from dray.requests.media import MediaRoot, Medium
 from dray.requests.validate import BadRow
 from dray.storage.files import local_path
 from dray.storage.objects import ObjectStoreOptions, is_object, store_of, translated
 
 PATIENCE = 120.0
 """Seconds for one file to come: a store that hangs says nothing by itself."""
-
-_TYPICAL_BYTES = 4 << 20
 
 _LOOK_SECONDS = 1.0
 _AGAIN = (1.0, 4.0, 10.0)  # seconds before a file that could not be read is tried again
@@ -33,7 +31,7 @@ _known: dict[str, str] = {}
 
 
 class NoFileError(Exception):
-    """An image or sound of a row that is not there, or not to be had: the row's own fault."""
+    """A file of a row that is not there, or not to be had: the row's own fault."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -73,7 +71,7 @@ class MediaFiles:
         check: Callable[[], None] = lambda: None,
         others: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        self.typical = _TYPICAL_BYTES  # of a file: a running mean
+        self.typical = medium.most_bytes // 8  # bytes of a file: a running mean
         self._medium = medium
         self._root = root
         self._place = MediaRoot(medium, root).place
@@ -84,10 +82,6 @@ class MediaFiles:
         self._proven_at = 0.0  # monotonic: when the latest read began of those that gave a file
         if not is_object(root) and not local_path(root).is_dir():
             raise self._marked(MediaAwayError(f"the folder {root} is not on this node"))
-
-    @property
-    def _one(self) -> str:
-        return f"a{'n' if self._medium.name[0] in 'aeiou' else ''} {self._medium.name}"
 
     def names(self, url: object) -> bool:
         """Whether a URL is the whole place of a file below the root, as ingest writes it."""
@@ -115,7 +109,7 @@ class MediaFiles:
         except _FailedError as failed:
             if isinstance(failed.error, MediaAwayError) or not self._others_can_be_read(failed.at):
                 raise self._marked(failed.error) from None
-            told = f"{self._one} cannot be read ({type(failed.error).__name__}), while others can"
+            told = f"{self._medium.one} cannot be read ({type(failed.error).__name__}), while others can"
             raise NoFileError(self._medium.missing, told) from None
         self.typical = (15 * self.typical + len(content)) // 16
         return content
@@ -160,17 +154,17 @@ class MediaFiles:
         return self._once(uri)
 
     def _once(self, uri: str) -> bytes:
-        began = time.monotonic()
+        began, most = time.monotonic(), self._medium.most_bytes
         try:
-            content = _of_store(uri, self._options) if is_object(uri) else _local(uri)
+            content = _of_store(uri, most, self._options) if is_object(uri) else _local(uri, most)
         except OSError as error:
             if not (isinstance(error, FileNotFoundError) or error.errno in _NO_FILE):
                 raise _FailedError(error, time.monotonic()) from error
             self._refuse_empty_folder()
-            told = f"{self._one} that the row names is not below {self._medium.root}"
+            told = f"{self._medium.one} that the row names is not below {self._medium.root}"
             raise NoFileError(self._medium.missing, told) from None
         if content is None:
-            told = f"{self._one} has more than {FILE_LIMIT_BYTES:,} bytes, or is no file"
+            told = f"{self._medium.one} has more than {most:,} bytes, or is no file"
             raise NoFileError(self._medium.invalid, told)
         _known[self._root] = uri
         self._proven_at = max(self._proven_at, began)
@@ -190,19 +184,19 @@ class MediaFiles:
         raise _FailedError(away, time.monotonic())
 
 
-def _of_store(uri: str, options: ObjectStoreOptions | None) -> bytes | None:
+def _of_store(uri: str, most: int, options: ObjectStoreOptions | None) -> bytes | None:
     """The bytes of an object, in one request; None for one that is too large."""
     store, path = store_of(uri, options)
     with translated(uri):
         found = store.get(path)
-        return bytes(found.bytes()) if found.meta["size"] <= FILE_LIMIT_BYTES else None
+        return bytes(found.bytes()) if found.meta["size"] <= most else None
 
 
-def _local(uri: str) -> bytes | None:
+def _local(uri: str, most: int) -> bytes | None:
     """The bytes of a regular file; None for others, which may never end, and for one that is too large."""
     path = local_path(uri)
     if path.is_dir() or not path.exists():
         raise FileNotFoundError(errno.ENOENT, "no such file")
-    if not path.is_file() or path.stat().st_size > FILE_LIMIT_BYTES:
+    if not path.is_file() or path.stat().st_size > most:
         return None
     return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Rows with the images or sounds that they name, on their way from the spool to a replica.
+"""Rows with the images, sounds and videos that they name, on their way from the spool to a replica.
 
 Some files are read ahead, side by side, so that a replica seldom waits for a store.
 """

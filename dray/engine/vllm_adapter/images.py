@@ -15,7 +15,7 @@ from typing import Any
 
 from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
-from dray.requests.media import IMAGES, SOUNDS, Medium
+from dray.requests.media import IMAGES, SOUNDS, VIDEOS, Medium
 
 CACHE = "mm_processor_cache_gb"
 """vLLM's engine argument: GiB of what the front keeps."""
@@ -33,7 +33,7 @@ _SORT = "mm_processor_cache_type"
 _CACHE_GB = 1.0
 _MOST_THREADS = 4
 _TOLD_EACH_TIME = "vllm.v1.worker.cpu_worker"
-_NAMES = {IMAGES: "image", SOUNDS: "audio"}  # vLLM's
+_NAMES = {IMAGES: "image", SOUNDS: "audio", VIDEOS: "video"}  # vLLM's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

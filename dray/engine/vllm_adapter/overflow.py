@@ -95,7 +95,7 @@ class Fitter:
     async def _surely_fits(self, body: Body, wanted: int, is_chat: bool) -> bool:
         """A token holds a byte at least; what a chat template adds is measured once for each message.
 
-        An image or a sound has as many tokens as its processor makes of it, whatever its bytes.
+        A file has as many tokens as its processor makes of it, whatever its bytes.
         """
         messages = body.get("messages")
         if not is_chat:

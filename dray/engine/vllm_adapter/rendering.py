@@ -1,4 +1,4 @@
-"""Rows with images or sounds, and pairs of texts, are read in threads of their own, beside the engine.
+"""Rows with files, and pairs of texts, are read in threads of their own, beside the engine.
 
 An image of a megapixel takes some 25 ms to decode and to make pixels of, in C code without the interpreter
 lock. In the engine's thread one row after the other would wait for that. Each thread has a renderer of its
@@ -153,5 +153,5 @@ class RenderThreads:
 
 
 def files_in(request: Request) -> tuple[str, ...]:
-    """The URLs of the images and sounds of a row, in their order."""
+    """The URLs of the files of a row, in their order."""
     return tuple(held.holder[held.name] for held in media_in(request.url, request.body))

@@ -7,7 +7,7 @@ store too, and not in the answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -25,8 +25,8 @@ from vllm.parser import ParserManager
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.tokenizers import cached_tokenizer_from_config
 
+from dray.engine.decoders import missing_libraries, refuse_without_libraries, told_of
 from dray.engine.protocol import EngineSpec
-from dray.engine.sound import missing_libraries, refuse_without_libraries, told_of
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import refusal_of_response
 from dray.engine.vllm_adapter.fields import (
@@ -43,9 +43,10 @@ from dray.engine.vllm_adapter.response import Responses, dumped_response
 from dray.engine.vllm_adapter.response_overflow import ResponseFitter
 from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
 from dray.engine.vllm_adapter.sounds import read_files_alone
+from dray.engine.vllm_adapter.videos import read_videos_alone, refuse_other_decoders
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import GENERATION, Kind
-from dray.requests.media import MEDIA, SOUNDS
+from dray.requests.media import MEDIA, SOUNDS, VIDEOS, Medium
 from dray.requests.model import Request
 from dray.requests.overflow import Overflow
 from dray.requests.placing import media_in
@@ -101,6 +102,20 @@ def _dumped(request: Request, answer: Any) -> bytes:
     return dumped
 
 
+_READERS: dict[Medium, Callable[[], None]] = {SOUNDS: read_files_alone, VIDEOS: read_videos_alone}
+
+
+def _kept_to_files(media: Collection[Medium]) -> dict[Medium, list[str]]:
+    """Have vLLM read nothing but the files of ``media`` themselves; the libraries that some of these lack."""
+    found = {}
+    for medium in media:
+        if lacking := missing_libraries(medium):
+            found[medium] = lacking
+        elif medium in _READERS:
+            _READERS[medium]()
+    return found
+
+
 class _Served(NamedTuple):
     """How rows of one kind are answered; their ids are ``ids`` and the row's index."""
 
@@ -116,8 +131,8 @@ class GenerationServing:
     @classmethod
     def check(cls, spec: EngineSpec, config: Any) -> None:
         """The template is text or a file, and the parsers are known and fit the model's tokenizer."""
-        if spec.sound:
-            refuse_without_libraries()
+        refuse_without_libraries(spec.media)
+        refuse_other_decoders(config.model_config)
         TemplateOptions.of(spec)
         tools = parser_options(spec, config)
         model = config.model_config
@@ -141,9 +156,7 @@ class GenerationServing:
         self.model_name = name
         self._only_name, self._adapters = spec.model_name, models.lora_requests
         self._media = media_of(client.model_config, client.renderer, MEDIA)
-        self._lacking = missing_libraries() if SOUNDS in self._media else []
-        if SOUNDS in self._media and not self._lacking:
-            read_files_alone()
+        self._lacking = _kept_to_files(self._media)
         template, tools = TemplateOptions.of(spec), parser_options(spec, client.vllm_config)
         online = partial(
             OnlineRenderer,
@@ -202,8 +215,9 @@ class GenerationServing:
         refuse_other_engines(request, GENERATION)
         refuse_other_style(request.body, self._style)
         files = files_in(request) if self._media else ()
-        if self._lacking and any(held.medium == SOUNDS for held in media_in(request.url, request.body)):
-            raise RequestRefused("unsupported_content", told_of(self._lacking), param="messages")
+        for held in media_in(request.url, request.body) if self._lacking else ():
+            if lacking := self._lacking.get(held.medium):
+                raise RequestRefused("unsupported_content", told_of(held.medium, lacking), param="messages")
         if self._threads is not None and files:
             read = partial(self._read_with_files, request)
             body, overflow, rendered = await self._threads.run(files, read)
@@ -248,6 +262,6 @@ class GenerationServing:
         return dumped if overflow is None else overflow.on(dumped)
 
     def close(self) -> None:
-        """End the threads that read images and sounds."""
+        """End the threads that read the files of rows."""
         if self._threads is not None:
             self._threads.close()

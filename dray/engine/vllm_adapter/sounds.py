@@ -6,7 +6,6 @@ addresses on the network. So here they open formats alone that hold their sound 
 
 from __future__ import annotations
 
-import threading
 from base64 import b64decode
 from importlib.util import find_spec
 from math import gcd
@@ -16,20 +15,17 @@ import numpy as np
 from vllm.multimodal import audio as resampling
 from vllm.multimodal.media import audio, connector
 
+from dray.engine.vllm_adapter import decoded
 from dray.engine.vllm_adapter.errors import is_the_engines
 from dray.engine.vllm_adapter.images import tell_once
 from dray.errors import RequestRefused
 from dray.kinds.speech import SOUND
-from dray.requests.media import FILE_LIMIT_BYTES, SOUNDS
+from dray.requests.media import SOUNDS
 
 # FFmpeg's names. mov is MP4 and M4A too, and follows no references to other files; matroska is WebM.
 _FORMATS = "aac,aiff,amr,au,caf,flac,matroska,mov,mp3,ogg,w64,wav"
 _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "pipe"}
-ROW_SAMPLES_BYTES = 1 << 30
-"""What the sounds of one row may have together once decoded: silence takes next to nothing in a file."""
-
 _BYTES_A_SECOND = 4 * 16_000  # at the rate that models take
-_row = threading.local()
 _OF_VLLM = resampling.resample_audio_torchaudio
 _HAS_TORCHAUDIO = find_spec("torchaudio") is not None
 _COMMON = 1000  # 11,025 to 16,000 is 441 to 640
@@ -55,7 +51,7 @@ class _Sounds(audio.AudioMediaIO):  # type: ignore[misc]  # vLLM has no types
 
     def get_max_bytes(self) -> int:
         """dray's own limit: vLLM's is one of its server."""
-        return FILE_LIMIT_BYTES
+        return SOUNDS.most_bytes
 
     def load_base64(self, media_type: str, data: str) -> tuple[Any, float]:
         """The samples and their rate.
@@ -69,16 +65,8 @@ class _Sounds(audio.AudioMediaIO):  # type: ignore[misc]  # vLLM has no types
             raise _verdict(error, "messages") from None
         if not samples.size or not np.isfinite(samples).all():
             raise _no_sound("messages")
-        _row.size = getattr(_row, "size", 0) + max(samples.nbytes, int(len(samples) / rate * _BYTES_A_SECOND))
-        if _row.size > ROW_SAMPLES_BYTES:
-            told = f"the row's sounds have over {ROW_SAMPLES_BYTES:,} bytes once they are decoded"
-            raise RequestRefused("request_too_large", told, param="messages")
+        decoded.add(SOUNDS, max(samples.nbytes, int(len(samples) / rate * _BYTES_A_SECOND)))
         return samples, rate
-
-
-def begin_row() -> None:
-    """In this thread: the sounds that follow are another row's, or the same row's once more."""
-    _row.size = 0
 
 
 def _resampled(samples: Any, *, orig_sr: float, target_sr: float) -> Any:

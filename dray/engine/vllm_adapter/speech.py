@@ -19,8 +19,8 @@ from vllm.entrypoints.speech_to_text.transcription.serving import OpenAIServingT
 from vllm.entrypoints.speech_to_text.translation.serving import OpenAIServingTranslation
 from vllm.renderers.inputs.preprocess import parse_model_prompt
 
+from dray.engine.decoders import refuse_without_libraries
 from dray.engine.protocol import EngineSpec
-from dray.engine.sound import refuse_without_libraries
 from dray.engine.vllm_adapter.client import StepClient, merge_in_turn
 from dray.engine.vllm_adapter.errors import refusal_of_response
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
@@ -57,7 +57,7 @@ class SpeechServing:
                 "/v1/audio/transcriptions and /v1/audio/translations need Whisper, or another model that "
                 "vLLM lists for transcription"
             )
-        refuse_without_libraries()
+        refuse_without_libraries((SOUNDS,))
 
     def __init__(self, spec: EngineSpec, client: StepClient, models: OpenAIServingModels, name: str) -> None:
         self.model_name = name

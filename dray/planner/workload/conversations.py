@@ -19,7 +19,7 @@ def conversation_of(body: Body, *, parts: bool) -> list[dict[str, Any]]:
     """The messages of a body; ``parts``: the template wants contents as lists of parts, not as texts.
 
     Raises:
-        Unreadable: they are no messages of text, images and sounds.
+        Unreadable: they are no messages of text, images, sounds and videos.
     """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -114,7 +114,7 @@ def _text(part: Any) -> str:
         for form in FORMS:
             if form.has(part) and isinstance(url := part[form.type].get("url"), str):
                 return marked(url)
-    raise Unreadable("a content holds more than text, images and sounds")
+    raise Unreadable("a content holds more than text, images, sounds and videos")
 
 
 def _call(call: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Images and sounds in prompts that are counted: so many tokens each, equal where the file is the same.
+"""Images, sounds and videos in prompts that are counted: so many tokens each, equal for equal files.
 
 How many tokens a model makes of a file is its processor's to say: 64 to several thousand. A plan takes one
-number for all. In the text of a prompt a mark stands for an image, so prefixes end where images differ.
+number for all. In the text of a prompt a mark stands for a file, so prefixes end where images differ.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 IMAGE_TOKENS = 1000
-"""Tokens of an image or a sound, unless a user says another number: about a megapixel in many models."""
+"""Tokens of a file, unless a user says another number: those of about a megapixel in many models."""
 
 _BEGIN, _END = "\ue000dray-image-", "\ue001"  # of Unicode's private use
 _MARK = re.compile(f"{_BEGIN}([0-9a-f]{{32}}){_END}")
 
 
 def marked(url: str) -> str:
-    """What stands in a text for the image or the sound at ``url``."""
+    """What stands in a text for the file at ``url``."""
     return f"{_BEGIN}{blake2b(url.encode(), digest_size=16).hexdigest()}{_END}"
 
 

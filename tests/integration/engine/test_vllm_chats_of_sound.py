@@ -221,12 +221,12 @@ def test_what_the_sounds_of_a_row_are_once_decoded_is_bounded(
     import numpy as np
     import soundfile
 
-    from dray.engine.vllm_adapter import sounds
+    from dray.engine.vllm_adapter import decoded
 
     file = io.BytesIO()
     soundfile.write(file, np.zeros(20_000), 1000, format="FLAC")
     slow = file.getvalue()  # 20 seconds
-    monkeypatch.setattr(sounds, "ROW_SAMPLES_BYTES", 2_000_000)  # 31 seconds
+    monkeypatch.setattr(decoded, "ROW_BYTES", 2_000_000)  # 31 seconds
     one, two, other = listening.run([asking(slow, "x"), asking(slow, slow, "x"), asking(slow, "y")])
     assert one.response is not None and other.response is not None
     assert told(two) == (
@@ -291,15 +291,15 @@ def test_other_media_and_other_forms_are_refused(listening: Runner, part: dict[s
 def test_a_model_of_both_takes_images_and_sounds_in_one_row(quiet_vllm: None) -> None:
     """No such model runs here: they need torchvision. What the engine lets through is known without one."""
     from dray.engine.vllm_adapter.fields import refuse_unusable
-    from dray.requests.media import MEDIA
+    from dray.requests.media import IMAGES, SOUNDS
 
     body = asking(FILES[0], "x")
     content = body["messages"][0]["content"]
     content.append({"type": "image_url", "image_url": {"url": picture_url(picture(1))}})
-    refuse_unusable(body, None, media=MEDIA)
+    refuse_unusable(body, None, media=(IMAGES, SOUNDS))
     content.append({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}})
     with pytest.raises(RequestRefused, match="parts of text, and images and sounds, only"):
-        refuse_unusable(body, None, media=MEDIA)
+        refuse_unusable(body, None, media=(IMAGES, SOUNDS))
 
 
 def test_a_model_of_text_says_that_it_takes_no_sounds(generation: Runner) -> None:
@@ -349,20 +349,23 @@ def test_a_long_text_beside_a_sound_is_cut(listening: Runner) -> None:
 def test_a_missing_library_is_said_before_the_weights_where_the_job_asks_for_sound(
     listening_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dray.engine import sound as needs
+    from dray.engine import decoders as needs
+    from dray.requests.media import SOUNDS
 
-    monkeypatch.setattr(needs, "_LIBRARIES", ("av", "no_such_library"))
+    monkeypatch.setitem(needs._LIBRARIES, SOUNDS, ("av", "no_such_library"))
     with pytest.raises(ConfigError, match="sound needs no_such_library on every node"):
-        Runner.started(replace(spec_of(listening_model), sound=True))
+        Runner.started(replace(spec_of(listening_model), media=frozenset({SOUNDS})))
 
 
 def test_a_missing_library_is_an_error_row_where_only_rows_say_that_there_is_sound(listening: Runner) -> None:
+    from dray.requests.media import SOUNDS
+
     serve = listening.engine._serve
-    serve._lacking = ["soundfile"]
+    serve._lacking = {SOUNDS: ["soundfile"]}
     try:
         bad, good = listening.run([asking(FILES[0], "x"), asking("x")])
     finally:
-        serve._lacking = []
+        serve._lacking = {}
     assert bad.error_code == "unsupported_content"
     assert "sound needs soundfile on every node" in str(bad.error_message)
     assert good.response is not None

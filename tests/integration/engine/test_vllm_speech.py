@@ -396,9 +396,10 @@ def test_rows_of_other_engines_are_refused(speech: Runner, generation: Runner) -
 def test_a_missing_library_is_said_before_the_weights(
     speech_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dray.engine import sound as needs
+    from dray.engine import decoders as needs
+    from dray.requests.media import SOUNDS as MEDIUM
 
-    monkeypatch.setattr(needs, "_LIBRARIES", ("av", "no_such_library"))
+    monkeypatch.setitem(needs._LIBRARIES, MEDIUM, ("av", "no_such_library"))
     with pytest.raises(ConfigError, match="sound needs no_such_library on every node"):
         Runner.started(_spec(speech_model))
 

@@ -42,6 +42,7 @@ def test_a_request_is_dated_where_its_run_reads_and_writes() -> None:
             "template": "On {date}: {text}",
             "image_root": "scans/{date}",
             "audio_root": "calls/{date}",
+            "video_root": "clips/{date}",
         },
     )
     found = request.dated(NIGHT)
@@ -51,7 +52,8 @@ def test_a_request_is_dated_where_its_run_reads_and_writes() -> None:
     assert found.store == "sqlite:///2026-03-01.db"
     assert found.rows.query == "select * from t where day = '2026-03-01'"
     assert found.rows.template == "On {date}: {text}"  # a column of the rows
-    assert (found.rows.image_root, found.rows.audio_root) == ("scans/2026-03-01", "calls/2026-03-01")
+    roots = (found.rows.image_root, found.rows.audio_root, found.rows.video_root)
+    assert roots == ("scans/2026-03-01", "calls/2026-03-01", "clips/2026-03-01")
     assert found.model == "models/{date}"
     assert found.recipe()["output"] == "out/2026-03-01"  # what resumes the job says the same day
 

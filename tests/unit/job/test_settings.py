@@ -16,6 +16,7 @@ from dray.job.opening import describe
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings, Resolved
 from dray.requests import Kind, RowDefaults, source_of
+from dray.requests.media import IMAGES, SOUNDS, VIDEOS, Medium
 from dray.weights import Manifest
 
 pytestmark = pytest.mark.unit
@@ -47,7 +48,7 @@ def test_an_engine_is_told_all_that_was_asked_for() -> None:
     ]
     assert unset == [
         "tuning",
-        "sound",
+        "media",
         "rank",
     ]  # the driver sets the first, and a replica the last; the next test has the other
     assert spec == EngineSpec(
@@ -69,17 +70,17 @@ def test_an_engine_is_told_all_that_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("options", "asks"),
     [
-        ({"prompt_column": "q"}, False),
-        ({"prompt_column": "q", "image_column": "i", "image_root": "/i"}, False),
-        ({"prompt_column": "q", "audio_column": "s"}, True),
-        ({"prompt_column": "q", "audio_root": "/s"}, True),
+        ({"prompt_column": "q"}, set()),
+        ({"prompt_column": "q", "image_column": "i", "image_root": "/i"}, {IMAGES}),
+        ({"prompt_column": "q", "audio_column": "s"}, {SOUNDS}),
+        ({"prompt_column": "q", "audio_root": "/s", "video_column": "v"}, {SOUNDS, VIDEOS}),
     ],
 )
-def test_a_replica_knows_whether_the_options_ask_for_sound(options: dict[str, Any], asks: bool) -> None:
+def test_a_replica_knows_which_media_the_options_ask_for(options: dict[str, Any], asks: set[Medium]) -> None:
     rows = REQUEST.rows.model_copy(update=options)
     asked = REQUEST.model_copy(update={"input": ["/in.csv"], "rows": rows})
     places = replace(PLACES, inputs=["/in.csv"])
-    assert JobSettings.of(asked, places).engine_spec(Kind.CHAT, None).sound is asks
+    assert JobSettings.of(asked, places).engine_spec(Kind.CHAT, None).media == asks
 
 
 def test_replicas_get_the_text_of_a_chat_template_and_the_job_keeps_its_path(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def placed(*parts: Any, root: str | None = None) -> list[Any]:
         (part("file:///data/1.wav"), part("/data/1.wav")),
         ({"type": "audio", "path": "1.wav"}, part("/data/1.wav")),
         (TEXT, TEXT),
-        ({"type": "video_url", "video_url": {}}, {"type": "video_url", "video_url": {}}),
+        ({"type": "file", "file": {}}, {"type": "file", "file": {}}),
     ],
 )
 def test_each_form_becomes_vllms_with_a_whole_place(given_part: Any, expected: Any) -> None:

@@ -55,7 +55,7 @@ def placed(*parts: Any, root: str | None = None) -> list[Any]:
         ({"type": "image", "path": "1.jpg"}, part("/data/1.jpg")),
         ({"type": "image", "url": "a b#?.png"}, part("/data/a b#?.png")),
         (TEXT, TEXT),
-        ({"type": "video_url", "video_url": {}}, {"type": "video_url", "video_url": {}}),
+        ({"type": "file", "file": {}}, {"type": "file", "file": {}}),
         ("a text", "a text"),
     ],
 )

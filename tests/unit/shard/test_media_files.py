@@ -1,4 +1,4 @@
-"""Images on their way to a replica: each row gets its own, and one that is missing costs one row."""
+"""Files on their way to a replica: each row gets its own, and one that is missing costs one row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dray.errors import CancelledError
-from dray.requests.media import FILE_LIMIT_BYTES, data_url
+from dray.requests.media import IMAGES, VIDEOS, data_url
 from dray.requests.spool import decode, encode_line
 from dray.shard import media_files, media_rows
 from dray.shard.media_rows import with_media_files
@@ -81,7 +81,7 @@ def test_a_row_without_its_image_is_refused_and_the_others_go_on(tmp_path: Path)
     (tmp_path / "fine.png").write_bytes(b"\x89PNG")
     (tmp_path / "folder").mkdir()
     with (tmp_path / "large.png").open("wb") as file:
-        file.truncate(FILE_LIMIT_BYTES + 1)
+        file.truncate(IMAGES.most_bytes + 1)
     names = ["fine.png", "gone.png", "folder", "large.png", "fine.png/x", "x" * 300, "fine.png"]
     [piece] = filled([line(number, f"{tmp_path}/{name}") for number, name in enumerate(names)], str(tmp_path))
     assert [decode(one).index for one in piece.lines] == [0, 6]
@@ -166,7 +166,7 @@ class _Store:
         self.asked: Counter[str] = Counter()
         patch.setattr(media_files, "_of_store", self.read)
 
-    def read(self, uri: str, options: object) -> bytes:
+    def read(self, uri: str, most: int, options: object) -> bytes:
         name = uri.rpartition("/")[2]
         self.asked[name] += 1
         if name in self.answers:
@@ -198,7 +198,7 @@ def test_one_image_that_cannot_be_read_is_tried_again_and_costs_its_row(
 def test_a_store_that_hangs_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shard task is told to stop, or has waited for too long."""
     held = threading.Event()
-    monkeypatch.setattr(media_files, "_of_store", lambda uri, options: held.wait(20))
+    monkeypatch.setattr(media_files, "_of_store", lambda uri, most, options: held.wait(20))
     monkeypatch.setattr(media_files, "_LOOK_SECONDS", 0.02)
     with pytest.raises(CancelledError):
         list(with_media_files(chunks(names("a"), 7), BUCKET, check=_cancelled))
@@ -261,7 +261,7 @@ def test_keys_that_expired_are_no_fault_of_the_rows(monkeypatch: pytest.MonkeyPa
 
 
 def test_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(media_files, "_of_store", lambda uri, options: bytes(5 << 20))
+    monkeypatch.setattr(media_files, "_of_store", lambda uri, most, options: bytes(5 << 20))
     sizes = [sum(map(len, piece.lines)) for piece in filled(names(*"a" * 20), "s3://bucket", size=500)]
     assert sum(sizes) > 20 * (5 << 20)
     assert max(sizes) < 24 << 20
@@ -351,6 +351,27 @@ def test_images_and_sounds_of_a_row_have_one_limit(tmp_path: Path, monkeypatch: 
     [piece] = with_media_files(chunks([both], 7), roots)
     assert [(one.error_code, one.error_message) for one in piece.refused] == [
         ("request_too_large", "the row's images and sounds have over 150 bytes")
+    ]
+
+
+def test_videos_have_a_root_and_a_limit_of_their_own(tmp_path: Path) -> None:
+    for name, size in (("large", IMAGES.most_bytes + 1), ("too large", VIDEOS.most_bytes + 1)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    places = [f"{tmp_path}/large", f"{tmp_path}/too large", f"{tmp_path}/gone", "/etc/hostname"]
+    parts = [{"type": "video_url", "video_url": {"url": place}} for place in places]
+    bodies = [{"messages": [{"role": "user", "content": [part]}]} for part in parts]
+    rows = [encode_line(number, f"row-{number}", URL, body, 0, number) for number, body in enumerate(bodies)]
+    roots = {"image_root": "/etc", "video_root": str(tmp_path)}
+    pieces = list(with_media_files(chunks(rows, 7), roots))
+    found = [decode(one).body["messages"][0]["content"] for piece in pieces for one in piece.lines]
+    large, elsewhere = found
+    assert len(large[0]["video_url"]["url"]) > IMAGES.most_bytes
+    assert elsewhere == [parts[3]], "below the root of images alone"
+    refused = [one for piece in pieces for one in piece.refused]
+    assert [(one.index, one.error_code, one.error_message) for one in refused] == [
+        (1, "invalid_video", "a video has more than 67,108,864 bytes, or is no file"),
+        (2, "video_not_found", "a video that the row names is not below video_root"),
     ]
 
 

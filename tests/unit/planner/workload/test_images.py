@@ -1,7 +1,8 @@
-"""Images and sounds in rows that are counted: the tokens that the user says, and one prefix for one file."""
+"""Files in rows that are counted: the tokens that the user says, and one prefix for one file."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from dray.planner.order import order_rows
 from dray.planner.workload import Bytes, TokenizerAt, Tokens, gather
 from dray.requests.spool import encode_line
-from tests.support import listening_model
+from tests.support import listening_model, watching_model
 from tests.support.seeing_model import asking
 
 pytestmark = pytest.mark.unit
@@ -55,8 +56,8 @@ def test_rows_about_one_image_share_it_as_a_prefix(tokens: Tokens) -> None:
     assert ordered.shared_share > 0.5
 
 
-def test_sounds_count_as_images_do(tokens: Tokens) -> None:
-    hearing = listening_model.asking
+@pytest.mark.parametrize("hearing", [listening_model.asking, watching_model.asking], ids=["sound", "video"])
+def test_sounds_and_videos_count_as_images_do(tokens: Tokens, hearing: Callable[..., dict[str, Any]]) -> None:
     rows = lines(hearing("who is it?"), hearing("url:/data/1.wav", b"RIFF" * 5000, "who is it?"))
     found = gather(rows, tokens, processes=1)
     plain, both = found.facts.prompt_tokens.tolist()

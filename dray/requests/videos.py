@@ -1,0 +1,15 @@
+"""Videos in the messages of a chat: what a row may say of them."""
+
+from __future__ import annotations
+
+from dray.requests.media import VIDEOS
+from dray.requests.parts import PartForm
+
+VIDEO = PartForm(
+    medium=VIDEOS,
+    type="video_url",
+    plain="video",
+    names=("url", "video", "path", "video_url"),
+    most=256,
+)
+"""vLLM's form of a video, and the others that rows may give."""
