@@ -71,7 +71,11 @@ def test_the_class_that_serves_it_is_there(kind: Kind) -> None:
         classes[name],
         *(classes[base.id] for base in classes[name].bases if isinstance(base, ast.Name)),
     ]
-    methods = {one.name for one in chain(*(part.body for part in family)) if isinstance(one, ast.FunctionDef)}
+    methods = {
+        one.name
+        for one in chain(*(part.body for part in family))
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
     assert {"check", "start", "response", "close"} <= methods
 
 
