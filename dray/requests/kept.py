@@ -1,8 +1,8 @@
 """Columns of the input that stand beside the answers: noted at ingest, joined when files are written.
 
 They lie in a file beside the spool, in the order of the input: no replica and no row of the store carries
-them. A line is ``[index, value, …]``, and a row that dray could not read has none. So is the order in which
-outcomes leave the store, and the join reads both once.
+them. A line is ``[index, value, …]``, and a row that dray could not read has none. Outcomes leave the store
+in the same order, so the join reads both once.
 """
 
 from __future__ import annotations

@@ -106,6 +106,7 @@ def test_rows_that_take_their_node_along_are_found_and_nothing_else_fails(
     assert job.causes() <= {"NODE_LOSS", "POISON"}
 
 
+@pytest.mark.heavy
 def test_a_replica_on_several_nodes_goes_with_any_of_them(
     cloud: SpotNodes, make_job: Callable[..., Job]
 ) -> None:

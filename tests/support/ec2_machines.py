@@ -73,7 +73,7 @@ class _Machines:
         self._known: set[str] = set()
         self._seen: dict[str, Mapping[str, Any]] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def look(self) -> None:
         """Start what runs, and end what does not."""

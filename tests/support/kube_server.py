@@ -214,7 +214,7 @@ def main() -> None:
     """Serve until stdin ends."""
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     server = _Server(port)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()
 

@@ -219,7 +219,7 @@ def _listen(state: State, certificate: Path | None) -> str:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate, certificate.with_suffix(".key"))
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     return f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
 
 

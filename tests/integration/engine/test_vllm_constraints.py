@@ -60,6 +60,7 @@ def schema_of(rng: random.Random) -> dict[str, Any]:
     }
 
 
+@pytest.mark.heavy
 def test_200_rows_with_a_schema_all_validate(generation: Runner) -> None:
     rng = random.Random(3)
     schemas = [schema_of(rng) for _ in range(20)]

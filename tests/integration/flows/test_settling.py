@@ -114,6 +114,7 @@ def ends_amid(work: ShardWork) -> UUID:
     return run
 
 
+@pytest.mark.heavy
 def test_a_task_that_ended_with_the_job_is_not_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

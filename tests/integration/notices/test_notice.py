@@ -520,7 +520,7 @@ def test_a_web_server_is_no_cloud(tmp_path: Path) -> None:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
-        threading.Thread(target=web.serve_forever, daemon=True).start()
+        threading.Thread(target=web.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{web.server_address[1]}"
         assert detect_cloud(BaseUrls(aws=url, gcp=url, azure=url)) == Host()
         web.shutdown()

@@ -326,7 +326,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 def test_http_is_read_only(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(rows(*range(10)))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(tmp_path))) as web:
-        threading.Thread(target=web.serve_forever, daemon=True).start()
+        threading.Thread(target=web.serve_forever, args=(0.02,), daemon=True).start()
         uri = f"http://127.0.0.1:{web.server_port}/x.jsonl"
         assert ingest(source_of(uri), spool_uri=str(tmp_path / "spool")).requests == 10
         with pytest.raises(ConfigError):

@@ -48,7 +48,7 @@ def web(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     for name in NAMES:
         (tmp_path / name).write_text(name)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(request.param, directory=str(tmp_path))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 

@@ -93,7 +93,7 @@ def blobs() -> type[_Blobs]:
 def options(blobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStoreOptions]:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), blobs)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     endpoint = f"http://127.0.0.1:{server.server_address[1]}/account"
     extra = (("account_name", "account"), ("account_key", "a2V5"), ("endpoint", endpoint))
     yield ObjectStoreOptions(allow_http=True, extra=extra)

@@ -362,7 +362,7 @@ def test_a_job_is_submitted_through_the_api_server(
             """Nothing."""
 
     jobs = HTTPServer(("127.0.0.1", 0), Jobs)
-    threading.Thread(target=jobs.serve_forever, daemon=True).start()
+    threading.Thread(target=jobs.serve_forever, args=(0.02,), daemon=True).start()
     one = provider(server, tmp_path)
     with pytest.raises(ClusterError, match="is not there; start it first"):
         one.submit(["run", "in.jsonl"])
