@@ -202,7 +202,8 @@ def _parquet_rows(
         for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
             long = _long_rows(batch, columns, limit, but=columns_of_files(shape).values())
-            for place, row in enumerate(zip(*columns, strict=True)):
+            rows = zip(*columns, strict=True) if columns else repeat((), batch.num_rows)  # folders have all
+            for place, row in enumerate(rows):
                 number += 1
                 found = dict(zip(batch.schema.names, row, strict=True), **folders)
                 yield number, too_long(limit) if place in long else found

@@ -44,6 +44,13 @@ def test_folders_say_what_the_files_leave_out(tmp_path: Path, form: str) -> None
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_rows_may_be_made_of_folders_alone(tmp_path: Path, form: str) -> None:
+    put(tmp_path / "day=2024-01-31", form, {"text": ["eins", "zwei"]})
+    found = prompts(tmp_path, f"{tmp_path}/**/*.{form}", prompt_column="day")
+    assert found == [("row-0", "2024-01-31"), ("row-1", "2024-01-31")]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_what_a_file_says_itself_counts(tmp_path: Path, form: str) -> None:
     put(tmp_path / "text=folder", form, {"text": ["file"]})
     found = prompts(tmp_path, f"{tmp_path}/*/*.{form}", prompt_column="text")
