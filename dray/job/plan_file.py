@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def identity_of(
 ) -> dict[str, str]:
     """What a plan depends on, as digests; reads the input once, as bytes. ``config`` is the model's."""
     sampling = orjson.dumps(dict(defaults.sampling), option=orjson.OPT_SORT_KEYS, default=str)
+    source = replace(source, shape=replace(source.shape, keep_columns=()))  # they change no request
     found = {
         "input": source_digest(source, options=options),
         "template": template_digest(source),

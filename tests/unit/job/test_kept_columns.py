@@ -16,10 +16,11 @@ from dray.job.finalising import finalise_job
 from dray.job.forms import EngineOptions
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
+from dray.job.plan_file import identity_of
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
-from dray.requests import source_of
+from dray.requests import RowDefaults, source_of
 from dray.requests.spool import index_of
 from dray.store import open_store
 from tests.support.publishing import answer
@@ -144,3 +145,14 @@ def test_a_job_that_is_deleted_leaves_none(settings: Callable[..., JobSettings])
         store.release_job(job.lease)
         delete_job(store, "job")
     assert not Path(job.work).exists()
+
+
+def test_a_plan_holds_whichever_columns_are_kept(tmp_path: Path) -> None:
+    table = tmp_path / "day=2026-11-27" / "in.csv"
+    table.parent.mkdir()
+    table.write_text("label,text\nx,prompt\n")
+    sources = [
+        source_of(str(table), prompt_column="text", keep_columns=keep) for keep in ([], ["label", "day"])
+    ]
+    one, other = (identity_of(source, RowDefaults(), None, None) for source in sources)
+    assert one == other
