@@ -63,9 +63,8 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
         refuse_arguments(arguments)
         if adapters:
             rank_for(adapters, arguments, choices_of("vllm.config.lora", "MaxLoRARanks"))
-        refuse_without_libraries(
-            settings.media
-        )  # rows that hold theirs are not read yet: the replica looks, too
+        # Rows that hold their files are not read yet: the replica looks, too.
+        refuse_without_libraries(settings.media)
 
 
 def check_weights(settings: JobSettings) -> Manifest | None:

@@ -15,7 +15,7 @@ from dray.job.query_jobs import ASKED
 from dray.job.sharing import record_of, sharing_of
 from dray.job.spooling import (
     DIGEST,
-    KEPT,
+    KEPT_COLUMNS,
     bound_of,
     digest_of,
     missed,
@@ -86,7 +86,7 @@ def ingest_job(
                 say(told)
         reach(Point.INGEST_SPOOLED)
         try:
-            kept = {} if ingested.kept is None else {KEPT: ingested.kept.as_dict()}
+            kept = {} if ingested.kept is None else {KEPT_COLUMNS: ingested.kept.as_dict()}
             if lost is None:
                 _refuse_changed(store, job)
                 noted = {ORDER: ordering.noted(), **record_of(job, ingested, sharing), **kept}

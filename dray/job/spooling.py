@@ -30,12 +30,13 @@ DIGEST = "spool_sha256"
 Of several parts it is that of their digests, and ends in their bound: ``… in parts of 8589934592``.
 """
 
-KEPT = "kept"
+KEPT_COLUMNS = "kept"
 """Where the job's ``info`` has the columns that stand beside the answers (:mod:`dray.requests.kept`)."""
 
 _IN_PARTS = re.compile(r" in parts of (\d+)")
+_ENDINGS = "|".join(map(re.escape, BESIDE))
 _NAME = re.compile(
-    r"\.?(?P<name>requests-(?P<epoch>\d+)(?:-(?P<number>\d{5,}))?\.jsonl(?:\.(?:rejects|followers|reused|kept))?)"
+    rf"\.?(?P<name>requests-(?P<epoch>\d+)(?:-(?P<number>\d{{5,}}))?\.jsonl(?:{_ENDINGS})?)"
     r"(?:\.[0-9a-f]{8}\.part)?"
 )
 """The files of a spool, also those that are still being written."""
@@ -68,7 +69,7 @@ def digest_of(ingested: Ingested) -> str:
 
 def kept_of(job: Job, options: ObjectStoreOptions | None = None) -> Kept | None:
     """The columns that stand beside the answers; None where the user named none."""
-    found = job.info.get(KEPT)
+    found = job.info.get(KEPT_COLUMNS)
     return None if found is None else Kept.from_dict(found, options)
 
 
