@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import SecretStr
 
@@ -64,6 +65,18 @@ def cancel(server: PrefectServer, run_id: str) -> dict[str, Any]:
     left = CANCEL_SECONDS - (time.monotonic() - began)
     until(lambda: not any(process.is_running() for process in [*running, *processes(server)]), left)
     return run
+
+
+def quick_automation(server: PrefectServer, folder: Path, file: str) -> str:
+    """The id of a shipped automation, but for its ten minutes: Prefect takes ten seconds and no less."""
+    content = yaml.safe_load((ROOT / "deployments" / "automations" / file).read_text())
+    content["name"] = f"quick {content['name']}"
+    content["trigger"]["within"] = 10
+    quick = folder / file
+    quick.write_text(yaml.safe_dump(content))
+    server.cli("automation", "create", "--from-file", str(quick))
+    (made,) = (one["id"] for one in server.post("/automations/filter") if one["name"] == content["name"])
+    return str(made)
 
 
 def events(server: PrefectServer) -> list[dict[str, Any]]:
@@ -310,12 +323,7 @@ def test_a_schedule_fires_and_its_run_has_a_folder_of_its_own(server: PrefectSer
 
 @pytest.mark.heavy
 def test_a_job_that_pauses_is_resumed_by_the_automation(server: PrefectServer, tmp_path: Path) -> None:
-    """The shipped one, but for its ten minutes: Prefect takes ten seconds and no less."""
-    text = (ROOT / "deployments" / "automations" / "resume.yaml").read_text()
-    quick = tmp_path / "resume.yaml"
-    quick.write_text(text.replace("within: 600", "within: 10").replace("a paused job", "one soon"))
-    server.cli("automation", "create", "--from-file", str(quick))
-    (made,) = (one for one in server.post("/automations/filter") if one["name"] == "dray: resume one soon")
+    made = quick_automation(server, tmp_path, "resume.yaml")
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     open_store(url).close()
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as database:
@@ -332,19 +340,14 @@ def test_a_job_that_pauses_is_resumed_by_the_automation(server: PrefectServer, t
     until(lambda: "AutomaticRetry" in states(server, run_id), RUN_SECONDS)
     run = server.wait_for(run_id, RUN_SECONDS)
 
-    server.delete(f"/automations/{made['id']}")
+    server.delete(f"/automations/{made}")
     assert run["state_type"] == "COMPLETED", server.log("worker")[-5000:]
     assert run["state"]["message"] == "5 done, 0 failed"
 
 
 @pytest.mark.heavy
 def test_a_run_whose_heartbeats_end_crashes_and_no_other(server: PrefectServer, tmp_path: Path) -> None:
-    """The shipped automation, but for its ten minutes."""
-    text = (ROOT / "deployments" / "automations" / "crashed.yaml").read_text()
-    quick = tmp_path / "crashed.yaml"
-    quick.write_text(text.replace("within: 600", "within: 10").replace("tell of a run", "one soon"))
-    server.cli("automation", "create", "--from-file", str(quick))
-    (made,) = (one for one in server.post("/automations/filter") if one["name"].startswith("dray: one soon"))
+    made = quick_automation(server, tmp_path, "crashed.yaml")
     flow_id = server.get("/deployments/name/batch-inference/tickets")["flow_id"]
     begun = {"flow_id": flow_id, "state": {"type": "RUNNING"}}
     gone, skipped, suspended = (server.post("/flow_runs/", begun)["id"] for _ in range(3))
@@ -368,4 +371,4 @@ def test_a_run_whose_heartbeats_end_crashes_and_no_other(server: PrefectServer, 
         "Suspended",
     ]
     ask(server, gone, "COMPLETED", "Completed")  # it lived: Prefect's server had been away
-    server.delete(f"/automations/{made['id']}")
+    server.delete(f"/automations/{made}")
