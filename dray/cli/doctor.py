@@ -17,7 +17,7 @@ from dray.cli.server import ADVICE, configured_url, has_flows, silence_of
 from dray.engine.decoders import missing_libraries
 from dray.errors import DrayError
 from dray.machine import cores
-from dray.requests.media import SOUNDS, VIDEOS
+from dray.requests.media.medium import SOUNDS, VIDEOS
 from dray.storage.addresses import without_secret
 
 _MIN_SHM = 1 << 30  # bytes; Ray's object store lives there

@@ -19,9 +19,9 @@ from dray.job.plan_file import as_planned
 from dray.job.request import BLOCK, JobRequest
 from dray.job.settings import JobSettings, Resolved
 from dray.requests import Limits, RowDefaults, Source, SqlQuery, expand, ingest, settled
-from dray.requests.placing import media_placer
-from dray.requests.queries import check_database
-from dray.requests.readers import files_of, read_rows
+from dray.requests.media.placing import media_placer
+from dray.requests.reading.queries import check_database
+from dray.requests.reading.readers import files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject
 from dray.storage import check_writable
 from dray.storage.addresses import VARIABLE, without_variable

@@ -143,7 +143,7 @@ def export_failed(
     """Write the requests of error rows to a batch file that `dray run` answers."""
     from dray.job.failed_requests import write_failed
     from dray.report.wording import plural
-    from dray.requests.media import MEDIA
+    from dray.requests.media.medium import MEDIA
 
     if not path.endswith(".jsonl"):
         raise ConfigError(

@@ -19,7 +19,7 @@ from dray.engine.replica import Replica
 from dray.kinds import kind_named
 from dray.machine import processor_name
 from dray.requests.model import Request
-from dray.requests.spool import encode
+from dray.requests.spool.spool import encode
 
 _GEMM = (512, 2048, 2048)  # rows, and both sides of the weights
 _READ_BYTES = 256 << 20

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from importlib.util import find_spec
 
 from dray.errors import ConfigError
-from dray.requests.media import MEDIA, SOUNDS, VIDEOS, Medium
+from dray.requests.media.medium import MEDIA, SOUNDS, VIDEOS, Medium
 
 _LIBRARIES: dict[Medium, tuple[str, ...]] = {
     SOUNDS: ("av", "soundfile", "soxr", "scipy"),  # vLLM's extra audio, and dray's

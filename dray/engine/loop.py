@@ -18,7 +18,7 @@ from dray.engine.sessions import SILENCE_SECONDS, Session, Sessions, Taken
 from dray.errors import EngineDeadError, ReplicaLeftError, RequestRefused
 from dray.failures.signs import death_by
 from dray.requests.model import Outcome, Request
-from dray.requests.spool import decode
+from dray.requests.spool.spool import decode
 from dray.triggers import Point, reach
 
 _LOOK_SECONDS = 1.0  # between looks at an engine that holds nothing

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from dray.engine.ranks import NodeRank
 from dray.engine.tuning import Tuned, Tuning
 from dray.kinds import Kind, Overflow
-from dray.requests.media import Medium
+from dray.requests.media.medium import Medium
 from dray.requests.model import Outcome, Request
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.source.manifest import Manifest

@@ -26,9 +26,9 @@ from dray.engine.tuning import Tuned
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.kinds import KINDS, LENGTH_FIELDS
 from dray.kinds import Overflow as Policy
+from dray.requests.media.placing import is_file
 from dray.requests.model import Outcome, Request
 from dray.requests.overflow import Overflow
-from dray.requests.placing import is_file
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from dray.errors import ConfigError
 from dray.job.model_files import checked_weights, context_of, refuse_misfit
 from dray.job.settings import JobSettings
 from dray.kinds import LENGTH_FIELDS
-from dray.requests.inputs import pattern_for
-from dray.requests.media import MEDIA, MediaRoot, Medium
+from dray.requests.media.medium import MEDIA, MediaRoot, Medium
+from dray.requests.reading.inputs import pattern_for
 from dray.requests.sources import SqlQuery
 from dray.storage.files import exists, join, local_path
 from dray.storage.folders import owner_of

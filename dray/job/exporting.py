@@ -8,7 +8,7 @@ from typing import Any
 from dray.errors import ConfigError
 from dray.job.opening import owner_of_job
 from dray.job.spooling import kept_of
-from dray.requests.output import Pages, Written, write_outputs
+from dray.requests.outputs.files import Pages, Written, write_outputs
 from dray.storage import check_writable, folders
 from dray.storage.draft import Stage
 from dray.storage.files import join

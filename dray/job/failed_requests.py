@@ -13,7 +13,7 @@ from dray.codes import STATUS
 from dray.errors import ConfigError, JobFailedError
 from dray.requests.model import Request
 from dray.requests.sharing import FOLLOWERS, Follower, Shared
-from dray.requests.spool import decode, index_of, read_shard
+from dray.requests.spool.spool import decode, index_of, read_shard
 from dray.storage.files import exists, write_atomic
 from dray.store import Job, Shard, ShardState, Store
 

@@ -17,7 +17,7 @@ from dray.job.result import JobResult, result_of
 from dray.job.spooling import kept_of, remove_older
 from dray.job.timeline import Timeline
 from dray.report import ReportData, Tally, render_html
-from dray.requests.output import fill
+from dray.requests.outputs.files import fill
 from dray.storage.layout import REPORT
 from dray.store import JobState, Store, StoredOutcome, open_store, store_option
 from dray.triggers import Point, reach

@@ -175,7 +175,7 @@ class RowOptions(Form):
 
     def anchored(self) -> Self:
         """The same options, with local folders as seen from any working directory."""
-        from dray.requests.media import roots_of
+        from dray.requests.media.medium import roots_of
 
         given = {name: absolute(root) for name, root in roots_of(self).items()}
         return self.model_copy(update=given) if given else self

@@ -12,7 +12,7 @@ import orjson
 from dray.job.argument_files import with_contents
 from dray.job.model_files import model_digest
 from dray.job.settings import JobSettings
-from dray.requests.readers import source_digest
+from dray.requests.reading.readers import source_digest
 from dray.requests.sources import SqlQuery, template_digest
 from dray.store import Fingerprint
 from dray.weights import Manifest

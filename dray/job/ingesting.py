@@ -29,12 +29,12 @@ from dray.job.timeline import Timeline
 from dray.kinds import Kind, all_kinds, kind_named
 from dray.report.wording import plural
 from dray.requests.ingest import Ingested, cut, ingest
-from dray.requests.inputs import refuse_changed
-from dray.requests.marks import Taper
 from dray.requests.pulse import Pulse
-from dray.requests.readers import files_of
+from dray.requests.reading.inputs import refuse_changed
+from dray.requests.reading.readers import files_of
 from dray.requests.rules import note_on_fields, note_on_names
 from dray.requests.sharing import Sharing
+from dray.requests.spool.marks import Taper
 from dray.store import Shard, ShardSpec, Store, open_store
 from dray.store.states import OPEN_STATES
 from dray.triggers import Point, reach

@@ -10,7 +10,7 @@ from dray.errors import DrayError
 from dray.job.opening import OpenJob
 from dray.planner.workload.prompts import Unreadable, asked
 from dray.requests.shape import LOOKED_AT, shape_of_rows
-from dray.requests.spool import decode, read_shard
+from dray.requests.spool.spool import decode, read_shard
 from dray.store import Shard
 
 _SHARDS = 8  # that are looked into, all over the job

@@ -14,9 +14,9 @@ from dray.job.identity import fingerprint_of
 from dray.job.query_jobs import AskedJob, asked_job
 from dray.job.settings import JobSettings
 from dray.owner import is_gone, owner_name
-from dray.requests.inputs import states
-from dray.requests.queries import query_name
-from dray.requests.readers import files_of
+from dray.requests.reading.inputs import states
+from dray.requests.reading.queries import query_name
+from dray.requests.reading.readers import files_of
 from dray.requests.sources import RowShape, Source, SqlQuery
 from dray.steady_clock import SteadyClock
 from dray.storage.files import check_writable, join

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dray.job.settings import JobSettings
-from dray.requests.arranging import Arrange, Arrangement
+from dray.requests.spool.arranging import Arrange, Arrangement
 from dray.store import Job
 
 if TYPE_CHECKING:

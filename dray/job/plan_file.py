@@ -13,7 +13,7 @@ import orjson
 from dray.errors import ConfigError, JobChangedError
 from dray.job.request import JobRequest
 from dray.job.settings import Resolved
-from dray.requests.readers import source_digest
+from dray.requests.reading.readers import source_digest
 from dray.requests.sources import RowDefaults, Source, template_digest
 from dray.storage.files import local_path
 from dray.storage.objects import ObjectStoreOptions, is_object

@@ -24,7 +24,7 @@ from dray.job.timeline import Timeline
 from dray.machine import cores
 from dray.places import first_of, short_name
 from dray.report import Attempt, Counts, Decision, Measures, Moments, OutputFile, Replica, ReportData, Tally
-from dray.requests.output import Written
+from dray.requests.outputs.files import Written
 from dray.storage.files import join
 from dray.storage.layout import manifest_name
 from dray.store import INTERRUPTIONS, JobState, Store

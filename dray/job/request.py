@@ -228,7 +228,7 @@ class JobRequest(Request):
             "job_id": None if self.job_id is None else dated(self.job_id, at),
             "store": None if self.store is None else dated(self.store, at),
         }
-        from dray.requests.media import roots_of  # with what reads rows, before a run's first line
+        from dray.requests.media.medium import roots_of  # with what reads rows, before a run's first line
 
         rows = {"query": self.rows.query, **roots_of(self.rows)}
         said = {name: dated(value, at) for name, value in rows.items() if value is not None}

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dray.report import ReportData
-from dray.requests.output import Written
+from dray.requests.outputs.files import Written
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,10 @@ from dray.job.engine_versions import version_here, versions_of
 from dray.job.opening import OpenJob
 from dray.job.settings import JobSettings
 from dray.report.wording import plural
-from dray.requests.media import NAMED
+from dray.requests.media.medium import NAMED
 from dray.requests.sameness import key_of
 from dray.requests.sharing import LINE_BYTES, REUSED, Answer, key_of_reused
-from dray.requests.spool import decode, read_shard
+from dray.requests.spool.spool import decode, read_shard
 from dray.storage.files import exists, open_lines
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Job, Shard, ShardState, Store

@@ -15,9 +15,9 @@ from dray.errors import ConfigError
 from dray.job.replica_range import read_range
 from dray.job.request import JobRequest, completion_seconds
 from dray.kinds import Kind
-from dray.requests.media import MEDIA, Medium, Roots, columns_of_files, roots_of
-from dray.requests.output import OutputFormat
-from dray.requests.readers import Limits
+from dray.requests.media.medium import MEDIA, Medium, Roots, columns_of_files, roots_of
+from dray.requests.outputs.files import OutputFormat
+from dray.requests.reading.readers import Limits
 from dray.requests.sources import RowDefaults, Source
 from dray.storage.addresses import refuse_secret
 from dray.storage.objects import ObjectStoreOptions

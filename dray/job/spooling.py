@@ -14,8 +14,8 @@ from itertools import count, takewhile
 from dray.errors import JobChangedError
 from dray.job.opening import OpenJob
 from dray.requests.ingest import BESIDE, Ingested
-from dray.requests.kept import Kept
-from dray.requests.spool_parts import part_uri
+from dray.requests.outputs.kept import Kept
+from dray.requests.spool.parts import part_uri
 from dray.storage.files import exists, join, local_path, remove
 from dray.storage.objects import ObjectStoreOptions, is_object, list_under
 from dray.storage.s3_uploads import end_unfinished, unfinished
@@ -31,7 +31,7 @@ Of several parts it is that of their digests, and ends in their bound: ``… in 
 """
 
 KEPT_COLUMNS = "kept"
-"""Where the job's ``info`` has the columns that stand beside the answers (:mod:`dray.requests.kept`)."""
+"""Where the job's ``info`` has the columns beside the answers (:mod:`dray.requests.outputs.kept`)."""
 
 _IN_PARTS = re.compile(r" in parts of (\d+)")
 _ENDINGS = "|".join(map(re.escape, BESIDE))

@@ -26,7 +26,7 @@ from dray.planning.measured import efficiencies_in
 from dray.planning.request import PlanRequest
 from dray.requests.shape import LOOKED_AT, shape_of_rows
 from dray.requests.sources import RowDefaults, Source
-from dray.requests.spool import decode
+from dray.requests.spool.spool import decode
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Efficiency
 from dray.weights.source.configuration import configuration_of

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from dray.report.data import Bucket, ErrorCode, Measures, Saved, Tokens
 from dray.report.histogram import Histogram
-from dray.requests.lines import Finished
 from dray.requests.model import EXPIRED, FOLLOWED, REUSED
+from dray.requests.outputs.lines import Finished
 from dray.requests.overflow import mark_of
 
 _FIRST_WIDTH = 0.25  # seconds; a power of two, so that folded buckets stay aligned

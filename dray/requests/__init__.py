@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dray.kinds import Kind
-from dray.requests.frames import frame_to_source
 from dray.requests.ingest import Ingested, cut, ingest
-from dray.requests.inputs import digest, expand
-from dray.requests.marks import SpoolRange
 from dray.requests.model import Outcome, Request
-from dray.requests.output import write_outputs
-from dray.requests.readers import Limits, source_digest
-from dray.requests.settling import settled
+from dray.requests.outputs.files import write_outputs
+from dray.requests.reading.frames import frame_to_source
+from dray.requests.reading.inputs import digest, expand
+from dray.requests.reading.readers import Limits, source_digest
+from dray.requests.reading.settling import settled
 from dray.requests.sources import (
     JsonlBatch,
     RowDefaults,
@@ -21,7 +20,8 @@ from dray.requests.sources import (
     source_of,
     template_digest,
 )
-from dray.requests.spool import decode, encode, index_of, read_shard
+from dray.requests.spool.marks import SpoolRange
+from dray.requests.spool.spool import decode, encode, index_of, read_shard
 
 __all__ = [
     "Ingested",

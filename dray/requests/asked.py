@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import orjson
 
-from dray.requests.readers import RawRow
+from dray.requests.reading.readers import RawRow
 from dray.requests.sources import Source, SqlQuery
 
 _MODULUS = 1 << 256

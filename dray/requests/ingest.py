@@ -9,25 +9,25 @@ from itertools import chain, islice
 
 from dray.errors import InputError, Problem
 from dray.kinds import Kind
-from dray.requests.arranging import Arrange, Arranging
 from dray.requests.asked import RowsDigest
-from dray.requests.dataset_hints import told_of_commits
 from dray.requests.duplicates import IdIndex
-from dray.requests.inputs import FileRef
-from dray.requests.kept import KEPT, Kept, KeptLog
-from dray.requests.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks, enough_ranges
 from dray.requests.model import Outcome
+from dray.requests.outputs.kept import KEPT, Kept, KeptLog
 from dray.requests.pulse import Pulse
-from dray.requests.readers import Limits, RawRow, files_of, read_rows
+from dray.requests.reading.dataset_hints import told_of_commits
+from dray.requests.reading.inputs import FileRef
+from dray.requests.reading.readers import Limits, RawRow, files_of, read_rows
+from dray.requests.reading.reordering import reordered
+from dray.requests.reading.settling import settled
 from dray.requests.rejects import SKIP_ADVICE, Reject, RejectLog, empty_input, read_rejects
-from dray.requests.reordering import reordered
 from dray.requests.repeats import Repeats, drop_repeats, merged_rejects
 from dray.requests.rules import JobRules
-from dray.requests.settling import settled
 from dray.requests.sharing import FOLLOWERS, REUSED, Follower, Shared, Sharing, share
 from dray.requests.sources import RowDefaults, Source
-from dray.requests.spool import encode_line
-from dray.requests.spool_parts import SpoolParts
+from dray.requests.spool.arranging import Arrange, Arranging
+from dray.requests.spool.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks, enough_ranges
+from dray.requests.spool.parts import SpoolParts
+from dray.requests.spool.spool import encode_line
 from dray.requests.validate import BadRow
 from dray.storage.files import write_atomic
 from dray.storage.objects import ObjectStoreOptions
@@ -101,8 +101,8 @@ def ingest(
     """Stream the input into a spool at ``spool_uri``; ``progress`` gets the count of rows so far.
 
     The spool is one file, or parts of ``part_bytes`` at most. ``say`` gets what was found out of the input.
-    ``arrange`` gives rows another order (:mod:`dray.requests.arranging`), ``sharing`` drops rows that need
-    no engine. ``pulse`` tells a thread that rows come, and passes on its request to stop (CancelledError).
+    ``arrange`` gives rows another order (:mod:`.spool.arranging`), ``sharing`` drops rows that need no
+    engine. ``pulse`` tells a thread that rows come, and passes on its request to stop (CancelledError).
 
     Raises InputError with the first problems in input order, and publishes nothing then. ``skip_invalid``
     makes error rows (``rejects``) of rows that cannot be requests. A job-wide contradiction (two models,

@@ -9,10 +9,10 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dray.requests.batching import batches
 from dray.requests.rejects import Reject, RejectLog
-from dray.requests.spool import decode, index_of, place_of
-from dray.requests.spool_parts import SpoolParts
+from dray.requests.spool.batching import batches
+from dray.requests.spool.parts import SpoolParts
+from dray.requests.spool.spool import decode, index_of, place_of
 
 if TYPE_CHECKING:
     import numpy as np

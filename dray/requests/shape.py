@@ -14,7 +14,7 @@ import orjson
 
 from dray.kinds import KINDS, LENGTH_FIELDS
 from dray.requests.sameness import WITHOUT_EFFECT
-from dray.requests.spool import decode
+from dray.requests.spool.spool import decode
 
 LOOKED_AT = 200
 """Rows that are looked at for the shape of a job."""

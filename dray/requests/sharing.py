@@ -17,14 +17,14 @@ from typing import IO, Literal, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from dray.requests.batching import batches
 from dray.requests.duplicates import DigestIndex, Pairs
 from dray.requests.model import Outcome
 from dray.requests.pulse import Pulse
 from dray.requests.row_ids import with_index
 from dray.requests.sameness import Doubt, doubt_of, key_of
-from dray.requests.spool import decode, index_of
-from dray.requests.spool_parts import SpoolParts
+from dray.requests.spool.batching import batches
+from dray.requests.spool.parts import SpoolParts
+from dray.requests.spool.spool import decode, index_of
 from dray.storage.files import open_lines, write_atomic
 from dray.storage.objects import ObjectStoreOptions
 

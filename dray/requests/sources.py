@@ -10,11 +10,11 @@ from typing import Any
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.kinds import Kind, of_conversations, with_documents, with_sound, with_videos
-from dray.requests.dataset_hints import told_of_hub
-from dray.requests.formats import FORMATS, Format, format_of, told_of_pattern
-from dray.requests.inputs import refuse_odd
-from dray.requests.media import roots_of
-from dray.requests.template import runs_of
+from dray.requests.columns.template import runs_of
+from dray.requests.media.medium import roots_of
+from dray.requests.reading.dataset_hints import told_of_hub
+from dray.requests.reading.formats import FORMATS, Format, format_of, told_of_pattern
+from dray.requests.reading.inputs import refuse_odd
 from dray.storage.addresses import HUB, refuse_secret
 from dray.storage.files import local_path
 
@@ -37,9 +37,9 @@ class RowShape:
     One of ``prompt_column``, ``template`` (``"Sort this: {text}"``) and ``messages_column`` is set; none
     while the input itself is to say it (``is_open``). Without ``id_column`` the ids are ``row-0``,
     ``row-1``... in input order. With ``reorder_fields`` lines of the template that name columns may change
-    places (:mod:`dray.requests.field_order`). ``fields`` are set where the column of messages was found, and
-    not named. Images come from ``image_column``, or stand in messages; those that are files lie below
-    ``image_root`` (:mod:`dray.requests.images`). Some kinds hold the prompt against the texts of
+    places (:mod:`dray.requests.columns.field_order`). ``fields`` are set where the column of messages was
+    found, and not named. Images come from ``image_column``, or stand in messages; those that are files lie
+    below ``image_root`` (:mod:`dray.requests.media.images`). Some kinds hold the prompt against the texts of
     ``document_column``. Sounds come from ``audio_column`` in the same way, and lie below ``audio_root``;
     videos from ``video_column``, below ``video_root``. Kinds that are of a sound need no prompt.
     ``keep_columns`` stand beside the answers in the files.
@@ -275,7 +275,7 @@ def check_fields(shape: RowShape) -> None:
 def _check_kept(columns: Sequence[str]) -> None:
     if not columns:
         return
-    from dray.requests.output_parquet import names_beside  # pyarrow, before the first line of a run
+    from dray.requests.outputs.parquet import names_beside  # pyarrow, before the first line of a run
 
     names = names_beside(columns)
     for name, column in zip(names, columns, strict=True):

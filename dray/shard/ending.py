@@ -16,9 +16,9 @@ from dray.failures.effects import OnShard, OnTask, Wait
 from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts, facts_of
 from dray.places import place_of
-from dray.requests.media import MEDIA
+from dray.requests.media.medium import MEDIA
 from dray.requests.model import Outcome
-from dray.requests.spool import decode
+from dray.requests.spool.spool import decode
 from dray.shard import budgets
 from dray.shard.committing import publish
 from dray.shard.media_files import MediaAwayError

@@ -1,7 +1,7 @@
 """Images, sounds and videos that rows name, read whole from below the job's root.
 
-Ingest has written the whole place of each into the spool (:mod:`dray.requests.media`); here it is held to
-the root once more. What is wrong with one file is told from what is wrong with the store.
+Ingest has written the whole place of each into the spool (:mod:`dray.requests.media.medium`); here it is held
+to the root once more. What is wrong with one file is told from what is wrong with the store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from dray.codes import ErrorCode
-from dray.requests.media import MediaRoot, Medium
+from dray.requests.media.medium import MediaRoot, Medium
 from dray.requests.validate import BadRow
 from dray.storage.files import local_path
 from dray.storage.objects import ObjectStoreOptions, is_object, store_of, translated

@@ -13,11 +13,11 @@ from itertools import islice
 
 import orjson
 
-from dray.requests.media import MEDIA, NAMED, Medium, Roots, data_url
+from dray.requests.media.medium import MEDIA, NAMED, Medium, Roots, data_url
+from dray.requests.media.parts import ROW_LIMIT_BYTES
+from dray.requests.media.placing import Held, media_in
 from dray.requests.model import Outcome, Request
-from dray.requests.parts import ROW_LIMIT_BYTES
-from dray.requests.placing import Held, media_in
-from dray.requests.spool import decode, encode, place_of
+from dray.requests.spool.spool import decode, encode, place_of
 from dray.shard.media_files import MediaFiles, NoFileError
 from dray.shard.open_rows import OpenLines
 from dray.storage.files import stream_range

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dray.requests.model import Outcome
-from dray.requests.spool import index_of, read_shard
+from dray.requests.spool.spool import index_of, read_shard
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Shard, Store
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dray.engine.client import ReplicaClient
 from dray.kinds import KINDS, kinds_of
 from dray.requests.model import Request
-from dray.requests.spool import decode, encode
+from dray.requests.spool.spool import decode, encode
 
 _PREFIX = "proof"
 

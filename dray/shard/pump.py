@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from dray.engine.client import ReplicaClient
 from dray.engine.replica import FLUSH_SECONDS
-from dray.requests.media import Roots
+from dray.requests.media.medium import Roots
 from dray.requests.model import Outcome
-from dray.requests.spool import index_of
+from dray.requests.spool.spool import index_of
 from dray.shard.committing import Commits
 from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.media_rows import files_named_in, with_media_files

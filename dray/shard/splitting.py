@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 
-from dray.requests.spool import index_of, read_shard
+from dray.requests.spool.spool import index_of, read_shard
 from dray.shard.open_rows import ASKED_ROWS, Finished
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Shard, ShardSpec

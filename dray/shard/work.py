@@ -9,7 +9,7 @@ from typing import Protocol
 from dray.engine.client import ReplicaClient
 from dray.engine.replica import FLUSH_SECONDS
 from dray.failures.causes import Decision
-from dray.requests.media import Roots
+from dray.requests.media.medium import Roots
 from dray.shard.pump import ShardReceipt
 from dray.shard.verdicts import VERDICT_SECONDS
 from dray.storage.objects import ObjectStoreOptions

@@ -194,7 +194,7 @@ def _job(folder: Path, url: str, replicas: int, rows: int) -> tuple[Any, Any]:
     from dray.job.opening import open_job
     from dray.job.settings import JobSettings
     from dray.requests import RowDefaults, source_of
-    from dray.requests.marks import steps
+    from dray.requests.spool.marks import steps
     from dray.store import ShardSpec, open_store
 
     source = workload.write_batch(folder / f"in-{replicas}.jsonl", "chat", 1, 1)

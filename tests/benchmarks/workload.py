@@ -77,7 +77,7 @@ def write_prompts(
 def spool_lines(texts: Sequence[str], kind: str, tokens: int, *, constrained: bool = False) -> list[bytes]:
     """What a replica is fed for these prompts."""
     from dray.requests.model import Request
-    from dray.requests.spool import encode
+    from dray.requests.spool.spool import encode
 
     return [
         encode(

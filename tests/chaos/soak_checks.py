@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dray.history import Event
-from dray.requests.lines import error_line
+from dray.requests.outputs.lines import error_line
 from dray.shard.ending import VERDICTS
 from dray.store import JobState, ShardState, own_event
 from tests.chaos.soak_plan import Fault, Kind

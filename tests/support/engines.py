@@ -14,7 +14,7 @@ from dray.engine import Engine, EngineSpec, Replica
 from dray.engine.replica import build_engine
 from dray.kinds import Kind
 from dray.requests.model import Outcome, Request
-from dray.requests.spool import encode
+from dray.requests.spool.spool import encode
 from tests.support.tiny_model import write_tiny_model
 
 NAME = "tiny"

@@ -24,7 +24,7 @@ from pyarrow import parquet
 
 from dray.history import Event
 from dray.requests.model import FOLLOWED, REUSED
-from dray.requests.output import OutputFormat, write_outputs
+from dray.requests.outputs.files import OutputFormat, write_outputs
 from dray.store import REJECTED, Attempt, Store, StoredOutcome, open_store
 
 Session = tuple[int, int]

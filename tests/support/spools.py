@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dray.job.opening import OpenJob
-from dray.requests.spool import decode, read_shard
+from dray.requests.spool.spool import decode, read_shard
 from dray.store import Shard, Store
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dray.codes import ErrorCode
 from dray.requests.model import Outcome
-from dray.requests.spool import index_of, read_shard
+from dray.requests.spool.spool import index_of, read_shard
 from dray.store import Charge, Fingerprint, JobLease, Shard, ShardLease, ShardSpec, Store
 from dray.store.charges import charge
 

@@ -12,7 +12,7 @@ from dray.driver.reasons import reason_of
 from dray.errors import ConfigError, noted_at, raised_at, raised_noted
 from dray.job import current_job
 from dray.report import Pulse
-from dray.requests.spool import decode
+from dray.requests.spool.spool import decode
 
 pytestmark = pytest.mark.unit
 

@@ -15,7 +15,7 @@ import pytest
 from dray import history
 from dray.errors import StoreFatalError
 from dray.history import Event
-from dray.requests.output import write_outputs
+from dray.requests.outputs.files import write_outputs
 from dray.store import JobLease, ShardLease, Store, open_store
 from tests.support.history import check_history, read_history
 from tests.support.stores import claimed, failure, outcome, outcomes, ready_job

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dray.engine.admission import sequences_of
 from dray.kinds import Kind
 from dray.kinds.speech import sequences
-from dray.requests.media import data_url
+from dray.requests.media.medium import data_url
 from dray.requests.model import Request
 from tests.support.speech_model import sound
 

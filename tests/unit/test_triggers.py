@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 # Which file reaches which point: a point that no code reaches would make its chaos tests prove nothing.
 PLACES = {
     "dray/job/opening.py": [Point.JOB_CLAIMED],
-    "dray/requests/arranging.py": [Point.INGEST_ARRANGED],
-    "dray/requests/spool_parts.py": [Point.INGEST_PART_FULL, Point.INGEST_PART_NAMED],
+    "dray/requests/spool/arranging.py": [Point.INGEST_ARRANGED],
+    "dray/requests/spool/parts.py": [Point.INGEST_PART_FULL, Point.INGEST_PART_NAMED],
     "dray/job/ingesting.py": [Point.INGEST_SPOOLED, Point.INGEST_PUBLISHED],
     "dray/shard/pump.py": [
         Point.FEED,

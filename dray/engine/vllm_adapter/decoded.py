@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 
 from dray.errors import RequestRefused
-from dray.requests.media import Medium
+from dray.requests.media.medium import Medium
 
 ROW_BYTES = 1 << 30
 """What the sounds of one row may have together once decoded; and the frames of its videos."""

@@ -12,10 +12,10 @@ from vllm.sampling_params import StructuredOutputsParams
 from dray.engine.body_fields import OPENAI_DEFAULTS
 from dray.errors import RequestRefused
 from dray.kinds import KINDS, EngineKind
-from dray.requests.media import Medium, is_data
+from dray.requests.media.medium import Medium, is_data
+from dray.requests.media.parts import conversations_of
+from dray.requests.media.placing import FORMS
 from dray.requests.model import Request
-from dray.requests.parts import conversations_of
-from dray.requests.placing import FORMS
 from dray.requests.sameness import DEFAULTS, WITHOUT_EFFECT
 
 # Fields that vLLM's protocol classes take and its offline path cannot honour.

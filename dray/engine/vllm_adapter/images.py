@@ -15,7 +15,7 @@ from typing import Any
 
 from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
-from dray.requests.media import IMAGES, SOUNDS, VIDEOS, Medium
+from dray.requests.media.medium import IMAGES, SOUNDS, VIDEOS, Medium
 
 CACHE = "mm_processor_cache_gb"
 """vLLM's engine argument: GiB of what the front keeps."""

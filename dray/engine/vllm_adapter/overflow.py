@@ -23,8 +23,8 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from dray.engine.vllm_adapter.errors import is_the_engines
 from dray.kinds import LENGTH_FIELDS, Kind
 from dray.kinds import Overflow as Policy
+from dray.requests.media.parts import parts_of
 from dray.requests.overflow import Overflow
-from dray.requests.parts import parts_of
 
 Body = dict[str, Any]
 Side = Literal["head", "tail"]

@@ -22,7 +22,7 @@ from dray.engine.vllm_adapter.rendering import RenderThreads
 from dray.engine.vllm_adapter.serving_options import TemplateOptions
 from dray.errors import RequestRefused
 from dray.kinds import EngineKind
-from dray.requests.media import IMAGES
+from dray.requests.media.medium import IMAGES
 from dray.requests.model import Request
 from dray.requests.overflow import Overflow
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from dray.engine.vllm_adapter.images import ImageSettings
 from dray.errors import EngineDeadError
+from dray.requests.media.placing import media_in
 from dray.requests.model import Request
-from dray.requests.placing import media_in
 
 # Their processors run numba's parallel loops, which end the process where two threads enter them at once
 # (vllm/renderers/base.py, 0.32).

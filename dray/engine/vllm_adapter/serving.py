@@ -46,10 +46,10 @@ from dray.engine.vllm_adapter.sounds import read_files_alone
 from dray.engine.vllm_adapter.videos import read_videos_alone, refuse_other_decoders
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import GENERATION, Kind
-from dray.requests.media import MEDIA, SOUNDS, VIDEOS, Medium
+from dray.requests.media.medium import MEDIA, SOUNDS, VIDEOS, Medium
+from dray.requests.media.placing import media_in
 from dray.requests.model import Request
 from dray.requests.overflow import Overflow
-from dray.requests.placing import media_in
 from dray.requests.row_ids import call_id
 
 

@@ -20,7 +20,7 @@ from dray.engine.vllm_adapter.errors import is_the_engines
 from dray.engine.vllm_adapter.images import tell_once
 from dray.errors import RequestRefused
 from dray.kinds.speech import SOUND
-from dray.requests.media import SOUNDS
+from dray.requests.media.medium import SOUNDS
 
 # FFmpeg's names. mov is MP4 and M4A too, and follows no references to other files; matroska is WebM.
 _FORMATS = "aac,aiff,amr,au,caf,flac,matroska,mov,mp3,ogg,w64,wav"

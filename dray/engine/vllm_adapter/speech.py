@@ -31,7 +31,7 @@ from dray.engine.vllm_adapter.sounds import chunks_of, read_files_alone
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import KINDS, SPEECH, Kind
 from dray.kinds.speech import SOUND
-from dray.requests.media import SOUNDS
+from dray.requests.media.medium import SOUNDS
 from dray.requests.model import Request
 
 _FORMATS = ("json", "text", "verbose_json", "diarized_json")

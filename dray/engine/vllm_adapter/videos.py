@@ -26,7 +26,7 @@ from dray.engine.vllm_adapter import decoded
 from dray.engine.vllm_adapter.errors import is_the_engines
 from dray.engine.vllm_adapter.images import tell_once
 from dray.errors import ConfigError, RequestRefused
-from dray.requests.media import VIDEOS
+from dray.requests.media.medium import VIDEOS
 
 ARGUMENT = "media_io_kwargs"
 """vLLM's engine argument: how many frames of a video are taken, and by what."""

@@ -16,7 +16,7 @@ from dray.planner.order.glance import may_pay
 from dray.planner.order.groups import Order, order_rows
 from dray.planner.rows import RowFacts
 from dray.planner.workload import Bytes, gather
-from dray.requests.arranging import Arrangement
+from dray.requests.spool.arranging import Arrangement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

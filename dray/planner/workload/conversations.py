@@ -8,7 +8,7 @@ from typing import Any
 from dray.kinds import Body
 from dray.planner.workload.images import marked
 from dray.planner.workload.prompts import Unreadable
-from dray.requests.placing import FORMS
+from dray.requests.media.placing import FORMS
 
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text"} | {"refusal": "refusal"}
 """The types of parts that hold text, and the field that it is in."""

@@ -13,7 +13,7 @@ from dray.planner.workload.chains import chains
 from dray.planner.workload.encoders import Encoder
 from dray.planner.workload.images import count_images
 from dray.planner.workload.prompts import Asked, Text, Unreadable, asked
-from dray.requests.spool import decode
+from dray.requests.spool.spool import decode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,7 @@ from dray.planner.workload.encoders import Bytes, Tokens
 from dray.planner.workload.lengths import Bounds, Lengths
 from dray.planner.workload.processes import Processes
 from dray.planner.workload.worker import Setup
-from dray.requests.batching import batches
+from dray.requests.spool.batching import batches
 from dray.temporary import TemporaryFolder
 
 if TYPE_CHECKING:

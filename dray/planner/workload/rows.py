@@ -9,14 +9,14 @@ from dray.errors import InputError, Problem
 from dray.kinds import LENGTH_FIELDS
 from dray.requests.duplicates import IdIndex
 from dray.requests.ingest import QUERY_NAME
-from dray.requests.inputs import FileRef
-from dray.requests.readers import Limits, files_of, read_rows
+from dray.requests.reading.inputs import FileRef
+from dray.requests.reading.readers import Limits, files_of, read_rows
+from dray.requests.reading.reordering import reordered
+from dray.requests.reading.settling import settled
 from dray.requests.rejects import Reject
-from dray.requests.reordering import reordered
 from dray.requests.rules import JobRules
-from dray.requests.settling import settled
 from dray.requests.sources import RowDefaults, Source
-from dray.requests.spool import encode_line
+from dray.requests.spool.spool import encode_line
 from dray.storage.objects import ObjectStoreOptions
 
 

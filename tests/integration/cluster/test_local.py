@@ -25,7 +25,7 @@ from dray.engine.replica import actor_class
 from dray.errors import ConfigError
 from dray.requests import Kind
 from dray.requests.model import Request
-from dray.requests.spool import encode
+from dray.requests.spool.spool import encode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.requests.bodies import ALWAYS, BESIDE_OTHERS
+from dray.requests.columns.bodies import ALWAYS, BESIDE_OTHERS
 from dray.requests.sameness import WITHOUT_EFFECT
 
 pytestmark = pytest.mark.integration

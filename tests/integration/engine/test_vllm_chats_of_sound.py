@@ -291,7 +291,7 @@ def test_other_media_and_other_forms_are_refused(listening: Runner, part: dict[s
 def test_a_model_of_both_takes_images_and_sounds_in_one_row(quiet_vllm: None) -> None:
     """No such model runs here: they need torchvision. What the engine lets through is known without one."""
     from dray.engine.vllm_adapter.fields import refuse_unusable
-    from dray.requests.media import IMAGES, SOUNDS
+    from dray.requests.media.medium import IMAGES, SOUNDS
 
     body = asking(FILES[0], "x")
     content = body["messages"][0]["content"]
@@ -350,7 +350,7 @@ def test_a_missing_library_is_said_before_the_weights_where_the_job_asks_for_sou
     listening_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dray.engine import decoders as needs
-    from dray.requests.media import SOUNDS
+    from dray.requests.media.medium import SOUNDS
 
     monkeypatch.setitem(needs._LIBRARIES, SOUNDS, ("av", "no_such_library"))
     with pytest.raises(ConfigError, match="sound needs no_such_library on every node"):
@@ -358,7 +358,7 @@ def test_a_missing_library_is_said_before_the_weights_where_the_job_asks_for_sou
 
 
 def test_a_missing_library_is_an_error_row_where_only_rows_say_that_there_is_sound(listening: Runner) -> None:
-    from dray.requests.media import SOUNDS
+    from dray.requests.media.medium import SOUNDS
 
     serve = listening.engine._serve
     serve._lacking = {SOUNDS: ["soundfile"]}

@@ -17,7 +17,7 @@ from dray.engine.replica import build_engine
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.requests.model import Outcome, Request
-from dray.requests.spool import encode
+from dray.requests.spool.spool import encode
 from dray.shard.proof import prove
 from tests.support.engines import Runner, request
 from tests.support.lanes import MARK, Lanes, Takes, write_marked

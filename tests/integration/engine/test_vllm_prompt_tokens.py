@@ -9,7 +9,7 @@ import pytest
 
 from dray.kinds import Kind
 from dray.planner.workload import TokenizerAt, gather
-from dray.requests.spool import encode_line
+from dray.requests.spool.spool import encode_line
 from tests.support.engines import NAME, Runner
 
 pytestmark = pytest.mark.integration

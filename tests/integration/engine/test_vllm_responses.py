@@ -19,7 +19,7 @@ from dray.planner.workload.encoders import TokenizerAt
 from dray.planner.workload.prompts import asked
 from dray.ports import lasting_port
 from dray.requests.model import Outcome
-from dray.requests.spool import encode
+from dray.requests.spool.spool import encode
 from tests.support.engines import CONTEXT, NAME, Runner, answer_of, generation_spec, request, running
 from tests.support.openai_reader import response_class
 

@@ -397,7 +397,7 @@ def test_a_missing_library_is_said_before_the_weights(
     speech_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dray.engine import decoders as needs
-    from dray.requests.media import SOUNDS as MEDIUM
+    from dray.requests.media.medium import SOUNDS as MEDIUM
 
     monkeypatch.setitem(needs._LIBRARIES, MEDIUM, ("av", "no_such_library"))
     with pytest.raises(ConfigError, match="sound needs no_such_library on every node"):

@@ -23,7 +23,7 @@ from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import Outcome, RowDefaults, source_of
 from dray.requests.ingest import Ingested, ingest
-from dray.requests.spool import SpoolWriter
+from dray.requests.spool.spool import SpoolWriter
 from dray.store import JobState, ShardState, open_store
 from tests.support.history import check_history, keeping_history
 from tests.support.lanes import MARK, Lanes

@@ -15,8 +15,8 @@ from pyarrow import parquet
 
 from dray.errors import InputError
 from dray.requests import digest, expand, ingest, source_of
+from dray.requests.reading.tables import file_rows
 from dray.requests.sources import Rows
-from dray.requests.tables import file_rows
 from dray.storage.files import open_lines
 from tests.support.s3_emulator import EmulatorProcess
 

@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from dray.errors import InputError
-from dray.requests import cut, decode, ingest, queries, read_shard, source_of
-from dray.requests.queries import query_rows
+from dray.requests import cut, decode, ingest, read_shard, source_of
+from dray.requests.reading import queries
+from dray.requests.reading.queries import query_rows
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.validate import BadRow
 from tests.support.postgres import PostgresServer

@@ -34,8 +34,8 @@ from dray.requests import (
     source_of,
     write_outputs,
 )
+from dray.requests.reading.tables import file_rows
 from dray.requests.sources import Rows
-from dray.requests.tables import file_rows
 from dray.storage import ObjectStoreOptions, check_writable, objects, seekable
 from dray.storage.files import stream_range, write_atomic
 from tests.support.s3 import S3Server

@@ -33,7 +33,7 @@ from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, source_of
-from dray.requests.output import OutputFormat, write_outputs
+from dray.requests.outputs.files import OutputFormat, write_outputs
 from dray.storage import files as files_module
 from dray.store import JobLease, JobState, ShardLease, ShardState, Store, open_store, sqlite_file
 from tests.support.clocks import replace_here
@@ -692,7 +692,7 @@ def test_output_disk_full_at_the_end_of_a_job(tmp_path: Path, disk: _SmallDisk, 
 
 _WRITE = """
 import sys
-from dray.requests.output import write_outputs
+from dray.requests.outputs.files import write_outputs
 from dray.store import open_store
 with open_store(sys.argv[1], create=False) as store:
     write_outputs(store.outcomes("job"), directory=sys.argv[2])

@@ -33,11 +33,12 @@ from dray.job.deadline import stop_signals
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
-from dray.requests import RowDefaults, ingest, pulse, queries, source_of
-from dray.requests.queries import query_rows
-from dray.requests.readers import files_of, read_rows
+from dray.requests import RowDefaults, ingest, pulse, source_of
+from dray.requests.reading import queries
+from dray.requests.reading.queries import query_rows
+from dray.requests.reading.readers import files_of, read_rows
 from dray.requests.sources import RowShape, SqlQuery
-from dray.requests.spool import read_shard
+from dray.requests.spool.spool import read_shard
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.placing import placed
 from dray.shard.task import try_once

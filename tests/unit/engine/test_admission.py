@@ -16,7 +16,7 @@ from dray.engine.batches import BATCH_BYTES, MAX_RESPONSE_BYTES, bounded
 from dray.errors import ReplicaLeftError, RequestRefused
 from dray.kinds import MAX_SEQUENCES, Kind
 from dray.requests.model import Outcome, Request
-from dray.requests.spool import decode, encode
+from dray.requests.spool.spool import decode, encode
 from tests.support.engines import request
 from tests.unit.engine.test_loop import RandomEngine, drain, started
 

@@ -27,7 +27,7 @@ from dray.errors import (
 from dray.failures.signs import facts_of
 from dray.kinds import Kind
 from dray.requests.model import Outcome, Request
-from dray.requests.spool import encode
+from dray.requests.spool.spool import encode
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.unit

@@ -21,7 +21,7 @@ from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, ReplicaLostError
 from dray.kinds import Kind
 from dray.requests.model import Request
-from dray.requests.spool import encode
+from dray.requests.spool.spool import encode
 from dray.shard.attempt import attempt
 from dray.shard.backoff import Backoff
 from dray.shard.task import try_once

@@ -9,7 +9,7 @@ import pytest
 
 from dray.errors import ConfigError
 from dray.requests.model import Outcome
-from dray.requests.output import write_outputs
+from dray.requests.outputs.files import write_outputs
 from flows.dataframe import _read, _remove_others, batch_inference_frame
 from flows.parameters import RowOptions
 

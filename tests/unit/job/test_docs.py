@@ -15,8 +15,8 @@ from dray.engine.admission import ADMISSION_FACTOR
 from dray.engine.simulated import SimulatedSettings
 from dray.job.ingesting import _MANY_SHARDS, _ROWS
 from dray.job.spooling import PART_BYTES as SPOOL_BYTES
-from dray.requests.arranging import WINDOW_BYTES, WINDOW_ROWS
-from dray.requests.spool import MAX_MARKS
+from dray.requests.spool.arranging import WINDOW_BYTES, WINDOW_ROWS
+from dray.requests.spool.spool import MAX_MARKS
 from dray.shard.lease import RENEW_EVERY
 from dray.storage.layout import PART_BYTES
 from dray.store.shard_calls import SHARD_TTL

@@ -20,8 +20,8 @@ from dray.job.settings import JobSettings
 from dray.job.sharing import has_followers, told_of
 from dray.requests import source_of
 from dray.requests.ingest import Ingested, cut
-from dray.requests.marks import Mark, Marks, SpoolPart, enough_ranges, steps
-from dray.requests.spool import MAX_MARKS
+from dray.requests.spool.marks import Mark, Marks, SpoolPart, enough_ranges, steps
+from dray.requests.spool.spool import MAX_MARKS
 from dray.store import Store, open_store
 
 pytestmark = pytest.mark.unit

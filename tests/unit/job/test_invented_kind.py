@@ -29,7 +29,7 @@ from dray.job.timeline import Timeline
 from dray.kinds import KINDS, Body, EngineKind, Kind, OutputColumn, count_prompts, kind_named
 from dray.requests import RowDefaults, read_shard, source_of
 from dray.requests.model import Outcome, Request
-from dray.requests.spool import encode
+from dray.requests.spool.spool import encode
 from dray.shard.proof import prove
 from dray.store import open_store
 

@@ -11,7 +11,7 @@ import pytest
 from dray.job.job_shape import job_sequences, job_shape
 from dray.requests.model import Request
 from dray.requests.shape import shape_of
-from dray.requests.spool import encode
+from dray.requests.spool.spool import encode
 
 pytestmark = pytest.mark.unit
 

@@ -21,7 +21,7 @@ from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, source_of
-from dray.requests.spool import index_of
+from dray.requests.spool.spool import index_of
 from dray.store import open_store
 from tests.support.publishing import answer
 

@@ -17,7 +17,7 @@ from dray.job.opening import OpenJob, open_job
 from dray.job.ordering import LEAST_ROWS, ORDER, Ordering
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
-from dray.requests.spool import decode, read_shard
+from dray.requests.spool.spool import decode, read_shard
 from dray.store import Shard, open_store
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,7 @@ import pytest
 
 from dray.kinds import output_columns
 from dray.requests import Outcome, cut, decode, ingest, read_shard, source_of, write_outputs
-from dray.requests.output_parquet import ERRORS_SCHEMA, output_schema
+from dray.requests.outputs.parquet import ERRORS_SCHEMA, output_schema
 
 pytestmark = pytest.mark.unit
 

@@ -16,7 +16,7 @@ from dray.job.opening import describe
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings, Resolved
 from dray.requests import Kind, RowDefaults, source_of
-from dray.requests.media import IMAGES, SOUNDS, VIDEOS, Medium
+from dray.requests.media.medium import IMAGES, SOUNDS, VIDEOS, Medium
 from dray.weights import Manifest
 
 pytestmark = pytest.mark.unit

@@ -21,7 +21,7 @@ from dray.job.spooling import DIGEST
 from dray.job.timeline import Timeline
 from dray.requests.ingest import ingest
 from dray.requests.model import Outcome
-from dray.requests.spool import decode, read_shard
+from dray.requests.spool.spool import decode, read_shard
 from dray.shard.open_rows import Finished
 from dray.shard.splitting import parts_of
 from dray.store import JobState, Shard, Store, open_store

@@ -17,7 +17,8 @@ from dray.engine import sessions
 from dray.failures.causes import STORE_PATIENCE
 from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
-from dray.requests import pulse, queries
+from dray.requests import pulse
+from dray.requests.reading import queries
 from dray.shard import verdicts
 from dray.store import connection, sqlite_file, turn
 from dray.store.shard_calls import SHARD_TTL

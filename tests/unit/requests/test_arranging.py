@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.errors import CancelledError, JobFailedError, JobPausedError
-from dray.requests import arranging, spool
-from dray.requests.arranging import Arrange, Arrangement, Arranging
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.pulse import Pulse
 from dray.requests.sources import source_of
-from dray.requests.spool import index_of, read_shard
-from dray.requests.spool_parts import SpoolParts
+from dray.requests.spool import arranging, spool
+from dray.requests.spool.arranging import Arrange, Arrangement, Arranging
+from dray.requests.spool.parts import SpoolParts
+from dray.requests.spool.spool import index_of, read_shard
 
 pytestmark = pytest.mark.unit
 

@@ -15,13 +15,13 @@ from pyarrow import parquet
 
 from dray.errors import ConfigError
 from dray.kinds import Kind
-from dray.requests.media import IMAGES, NAMED, SOUNDS, data_url
-from dray.requests.placing import media_in, media_placer, parts_placer
-from dray.requests.readers import Limits, RawRow, files_of, read_rows
-from dray.requests.row_builder import row_builder
-from dray.requests.settling import settled
+from dray.requests.columns.row_builder import row_builder
+from dray.requests.media.medium import IMAGES, NAMED, SOUNDS, data_url
+from dray.requests.media.placing import media_in, media_placer, parts_placer
+from dray.requests.reading.readers import Limits, RawRow, files_of, read_rows
+from dray.requests.reading.settling import settled
 from dray.requests.sources import JsonlBatch, RowDefaults, Rows, RowShape, source_of, template_digest
-from dray.requests.spool import encode_line
+from dray.requests.spool.spool import encode_line
 from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit

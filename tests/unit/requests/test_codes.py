@@ -12,7 +12,7 @@ import pytest
 from dray.codes import STATUS, ErrorCode, JobCode
 from dray.failures.effects import OnShard
 from dray.failures.rules import RULES
-from dray.requests.lines import error_line
+from dray.requests.outputs.lines import error_line
 from dray.shard.ending import VERDICTS
 
 pytestmark = pytest.mark.unit

@@ -17,9 +17,9 @@ from dray.errors import ConfigError
 from dray.kinds import Kind
 from dray.planner.workload import InputLines
 from dray.requests import ingest, source_of
-from dray.requests.field_order import MOST_LINES, LineValues, best_order
-from dray.requests.readers import files_of
-from dray.requests.reordering import reordered
+from dray.requests.columns.field_order import MOST_LINES, LineValues, best_order
+from dray.requests.reading.readers import files_of
+from dray.requests.reading.reordering import reordered
 from dray.requests.sources import Rows, RowShape, Source, template_digest
 
 pytestmark = pytest.mark.unit

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import ConfigError
-from dray.requests.media import IMAGES, NAMED, MediaRoot, data_url
-from dray.requests.placing import parts_placer
-from dray.requests.readers import Limits, RawRow, files_of, read_rows
-from dray.requests.row_builder import row_builder
+from dray.requests.columns.row_builder import row_builder
+from dray.requests.media.medium import IMAGES, NAMED, MediaRoot, data_url
+from dray.requests.media.placing import parts_placer
+from dray.requests.reading.readers import Limits, RawRow, files_of, read_rows
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, source_of, template_digest
-from dray.requests.spool import encode_line
+from dray.requests.spool.spool import encode_line
 from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit

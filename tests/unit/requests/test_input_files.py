@@ -22,7 +22,7 @@ from pyarrow import parquet
 
 from dray.errors import InputError, Problem
 from dray.requests import Ingested, Limits, RowShape, Source, expand, frame_to_source, ingest, source_of
-from dray.requests.json_lines import json_lines
+from dray.requests.reading.json_lines import json_lines
 
 pytestmark = pytest.mark.unit
 

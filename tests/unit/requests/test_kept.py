@@ -20,9 +20,9 @@ from pyarrow import parquet
 from dray.errors import ConfigError, InputError, JobFailedError, Problem
 from dray.kinds import Kind
 from dray.requests import Ingested, ingest, source_of
-from dray.requests.kept import Kept
 from dray.requests.model import Outcome
-from dray.requests.output import write_outputs
+from dray.requests.outputs.files import write_outputs
+from dray.requests.outputs.kept import Kept
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.requests.messages import messages_of
-from dray.requests.row_builder import row_builder
+from dray.requests.columns.messages import messages_of
+from dray.requests.columns.row_builder import row_builder
 from dray.requests.sources import RowShape
 from dray.requests.validate import BadRow
 

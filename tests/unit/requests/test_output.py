@@ -15,9 +15,9 @@ from pyarrow import parquet
 
 from dray.codes import ErrorCode
 from dray.errors import JobFailedError
-from dray.requests import output_parquet
 from dray.requests.model import Outcome
-from dray.requests.output import write_outputs
+from dray.requests.outputs import parquet as output_parquet
+from dray.requests.outputs.files import write_outputs
 from tests.support.openai_reader import as_openai_reads
 
 pytestmark = pytest.mark.unit

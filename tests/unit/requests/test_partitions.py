@@ -11,7 +11,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from dray.requests import source_digest, source_of
-from dray.requests.partitions import partition_of
+from dray.requests.reading.partitions import partition_of
 from tests.unit.requests.taking import problems, prompts
 
 pytestmark = pytest.mark.unit

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from dray.errors import JobFailedError
-from dray.requests import output_parquet, series
 from dray.requests.model import Outcome
-from dray.requests.output import Written, write_outputs
+from dray.requests.outputs import parquet as output_parquet
+from dray.requests.outputs import series
+from dray.requests.outputs.files import Written, write_outputs
 from dray.storage.draft import Stage
 from dray.storage.layout import is_part
 from tests.support.command import ROOT

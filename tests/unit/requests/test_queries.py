@@ -15,11 +15,11 @@ from dray.errors import ConfigError, DrayError
 from dray.job.request import JobRequest
 from dray.requests import (
     Limits,
-    queries,
     source_digest,
     source_of,
 )
-from dray.requests.queries import _query_failed, check_database, query_name, query_rows
+from dray.requests.reading import queries
+from dray.requests.reading.queries import _query_failed, check_database, query_name, query_rows
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.validate import BadRow
 from tests.unit.requests.taking import problems, prompts, take

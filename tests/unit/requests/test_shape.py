@@ -8,7 +8,7 @@ import pytest
 
 from dray.requests.model import Request
 from dray.requests.shape import shape_of, shape_of_rows
-from dray.requests.spool import encode
+from dray.requests.spool.spool import encode
 
 pytestmark = pytest.mark.unit
 

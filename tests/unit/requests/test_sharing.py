@@ -24,10 +24,10 @@ from dray.requests import (
     read_shard,
     source_of,
 )
-from dray.requests.arranging import Arrangement
 from dray.requests.duplicates import Pairs
 from dray.requests.sameness import key_of
 from dray.requests.sharing import Answer, Dedupe, Sharing, key_of_reused
+from dray.requests.spool.arranging import Arrangement
 
 pytestmark = pytest.mark.unit
 

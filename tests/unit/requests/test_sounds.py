@@ -15,13 +15,13 @@ from pyarrow import parquet
 
 from dray.errors import ConfigError
 from dray.kinds import Kind
-from dray.requests.media import NAMED, SOUNDS, MediaRoot, data_url
-from dray.requests.placing import media_in, media_placer
-from dray.requests.readers import Limits, RawRow, files_of, read_rows
-from dray.requests.row_builder import row_builder
+from dray.requests.columns.row_builder import row_builder
+from dray.requests.media.medium import NAMED, SOUNDS, MediaRoot, data_url
+from dray.requests.media.placing import media_in, media_placer
+from dray.requests.reading.readers import Limits, RawRow, files_of, read_rows
 from dray.requests.sameness import doubt_of, key_of
 from dray.requests.sources import JsonlBatch, RowDefaults, Rows, RowShape, source_of, template_digest
-from dray.requests.spool import encode_line
+from dray.requests.spool.spool import encode_line
 from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import JobFailedError
-from dray.requests import spool
-from dray.requests.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks
 from dray.requests.model import Request
-from dray.requests.spool import (
+from dray.requests.spool import spool
+from dray.requests.spool.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks
+from dray.requests.spool.spool import (
     SpoolWriter,
     decode,
     encode,

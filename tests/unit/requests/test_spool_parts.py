@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.errors import JobFailedError
-from dray.requests import spool
-from dray.requests.marks import SpoolPart, SpoolRange, cut_marks
 from dray.requests.pulse import Pulse
-from dray.requests.spool import read_shard
-from dray.requests.spool_parts import SpoolParts, part_uri
+from dray.requests.spool import spool
+from dray.requests.spool.marks import SpoolPart, SpoolRange, cut_marks
+from dray.requests.spool.parts import SpoolParts, part_uri
+from dray.requests.spool.spool import read_shard
 from dray.storage.files import AtomicFile
 
 pytestmark = pytest.mark.unit

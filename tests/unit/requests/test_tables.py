@@ -23,9 +23,9 @@ from dray.requests import (
     Limits,
     RowDefaults,
     source_of,
-    tables,
 )
-from dray.requests.readers import files_of, read_rows
+from dray.requests.reading import tables
+from dray.requests.reading.readers import files_of, read_rows
 from dray.requests.sources import Rows
 from dray.requests.validate import BadRow
 from tests.unit.requests.taking import asked, problems, prompts, take

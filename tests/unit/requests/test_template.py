@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dray.errors import ConfigError
 from dray.kinds import Kind
-from dray.requests.row_builder import row_builder
+from dray.requests.columns.row_builder import row_builder
+from dray.requests.columns.template import Template, text_of
 from dray.requests.sources import RowShape
-from dray.requests.template import Template, text_of
 from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit

@@ -17,7 +17,7 @@ from dray.errors import ConfigError, InputError
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, cut, ingest, read_shard, source_of, write_outputs
 from dray.requests.model import Outcome
-from dray.requests.spool import decode
+from dray.requests.spool.spool import decode
 from dray.storage.addresses import refuse_metadata, without_secret
 from dray.storage.objects import head
 

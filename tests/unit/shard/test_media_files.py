@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dray.errors import CancelledError
-from dray.requests.media import IMAGES, VIDEOS, data_url
-from dray.requests.spool import decode, encode_line
+from dray.requests.media.medium import IMAGES, VIDEOS, data_url
+from dray.requests.spool.spool import decode, encode_line
 from dray.shard import media_files, media_rows
 from dray.shard.media_rows import with_media_files
 from dray.shard.open_rows import OpenLines

@@ -25,7 +25,7 @@ from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.requests import Kind, Outcome
-from dray.requests.spool import index_of
+from dray.requests.spool.spool import index_of
 from dray.shard import ending, lease
 from dray.shard import pump as shards
 from dray.shard.attempt import attempt

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.requests import Request
-from dray.requests.spool import encode, index_of
+from dray.requests.spool.spool import encode, index_of
 from dray.shard import open_rows, splitting
 from dray.shard.open_rows import Finished, open_lines
 from dray.shard.splitting import parts_of

@@ -13,7 +13,7 @@ import pytest
 
 from dray.errors import ConfigError, InputError
 from dray.requests import expand, source_of
-from dray.requests.media import IMAGES, MediaRoot
+from dray.requests.media.medium import IMAGES, MediaRoot
 from dray.storage import check_writable, datasets
 from dray.storage.datasets import DatasetError, address_of
 from dray.storage.files import open_lines, open_seekable

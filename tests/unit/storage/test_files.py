@@ -17,7 +17,7 @@ import pytest
 
 from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError
 from dray.requests import RowShape, digest, expand, frame_to_source, source_of
-from dray.requests.inputs import pattern_for
+from dray.requests.reading.inputs import pattern_for
 from dray.storage import ObjectStoreOptions, check_writable
 from dray.storage.files import stream_range, write_atomic
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dray.errors import ConfigError, InputError
-from dray.requests.inputs import expand
+from dray.requests.reading.inputs import expand
 from dray.storage.files import check_writable, exists, open_lines
 from dray.storage.objects import ObjectStoreOptions, head
 

@@ -27,9 +27,8 @@ from dray.job import opening
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
-from dray.requests import RowDefaults, source_of
+from dray.requests import RowDefaults, index_of, read_shard, source_of
 from dray.requests.model import Kind, Outcome  # type: ignore[attr-defined]  # of 3c5ef00: Kind has moved
-from dray.requests.spool import index_of, read_shard
 from dray.store import Shard, Store, open_store
 from tests.support.postgres import PostgresServer
 

@@ -16,8 +16,8 @@ from dray.planner.order import as_given
 from dray.planner.order.arranging import RowOrder
 from dray.planner.order.as_given import shared_as_given
 from dray.planner.order.glance import may_pay
-from dray.requests.arranging import Arrangement
-from dray.requests.spool import encode_line
+from dray.requests.spool.arranging import Arrangement
+from dray.requests.spool.spool import encode_line
 from tests.support.slot_simulator import makespan
 from tests.unit.planner.order.test_order import BLOCK, Prompt, common, facts, prompts
 

@@ -17,7 +17,7 @@ from dray.planner.workload import Bytes, Counting, TokenizerAt, estimate, gather
 from dray.planner.workload.estimating import fitted
 from dray.planner.workload.reuse import served_in_order
 from dray.planner.workload.sampling import Sample
-from dray.requests.spool import encode_line
+from dray.requests.spool.spool import encode_line
 from tests.support.prefix_cache import cached_blocks
 
 pytestmark = pytest.mark.unit

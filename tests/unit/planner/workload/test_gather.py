@@ -15,7 +15,7 @@ from dray.planner.order import order_rows
 from dray.planner.workload import Bounds, Bytes, InputLines, TokenizerAt, gather
 from dray.requests.ingest import ingest
 from dray.requests.sources import RowDefaults, source_of
-from dray.requests.spool import encode_line, lines_of
+from dray.requests.spool.spool import encode_line, lines_of
 
 pytestmark = pytest.mark.unit
 

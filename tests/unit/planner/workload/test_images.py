@@ -11,7 +11,7 @@ import pytest
 
 from dray.planner.order import order_rows
 from dray.planner.workload import Bytes, TokenizerAt, Tokens, gather
-from dray.requests.spool import encode_line
+from dray.requests.spool.spool import encode_line
 from tests.support import listening_model, watching_model
 from tests.support.seeing_model import asking
 

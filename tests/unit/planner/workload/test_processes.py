@@ -12,7 +12,7 @@ from dray.errors import DrayError
 from dray.planner.workload.encoders import Bytes
 from dray.planner.workload.processes import Processes
 from dray.planner.workload.worker import Setup
-from dray.requests.spool import encode_line
+from dray.requests.spool.spool import encode_line
 
 pytestmark = pytest.mark.unit
 

@@ -10,9 +10,9 @@ import pyarrow
 from pyarrow import parquet
 
 from dray.kinds import OutputColumn, finish_reason, output_columns
-from dray.requests.kept import KeptColumn, KeptRow
-from dray.requests.lines import Finished, Page
-from dray.requests.series import Series
+from dray.requests.outputs.kept import KeptColumn, KeptRow
+from dray.requests.outputs.lines import Finished, Page
+from dray.requests.outputs.series import Series
 from dray.storage.draft import Draft
 
 # Row groups are cut by what the rows hold, never by how they were paged: same rows, same bytes.

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 from dray.errors import JobFailedError, JobPausedError
 from dray.requests.pulse import Pulse
-from dray.requests.spool_parts import SpoolParts
+from dray.requests.spool.parts import SpoolParts
 from dray.storage.files import is_full, local_path
 from dray.storage.objects import is_object
 from dray.triggers import Point, reach

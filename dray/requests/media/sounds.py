@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dray.requests.media import SOUNDS
-from dray.requests.parts import Part, PartForm, listed
+from dray.requests.media.medium import SOUNDS
+from dray.requests.media.parts import Part, PartForm, listed
 
 _HELD = "input_audio"
 _FORM = '{"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}}'

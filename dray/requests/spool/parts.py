@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 
-from dray.requests.marks import Mark, SpoolPart
 from dray.requests.pulse import Pulse
-from dray.requests.spool import SpoolWriter, lines_of
+from dray.requests.spool.marks import Mark, SpoolPart
+from dray.requests.spool.spool import SpoolWriter, lines_of
 from dray.storage.files import FileInfo, remove, write_atomic
 from dray.storage.objects import ObjectStoreOptions
 from dray.triggers import Point, reach

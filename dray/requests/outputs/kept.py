@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, NamedTuple, Self
 import orjson
 
 from dray.errors import InputError, JobFailedError, Problem
-from dray.requests.lines import Page
-from dray.requests.template import plain_decimal, value_of
+from dray.requests.columns.template import plain_decimal, value_of
+from dray.requests.outputs.lines import Page
 from dray.requests.validate import BadRow, check_text
 from dray.storage.files import open_lines, write_atomic
 from dray.storage.objects import ObjectStoreOptions

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dray.requests.media import VIDEOS
-from dray.requests.parts import PartForm
+from dray.requests.media.medium import VIDEOS
+from dray.requests.media.parts import PartForm
 
 VIDEO = PartForm(
     medium=VIDEOS,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dray.requests.media import IMAGES
-from dray.requests.parts import Part, PartForm
+from dray.requests.media.medium import IMAGES
+from dray.requests.media.parts import Part, PartForm
 from dray.requests.validate import BadRow
 
 _DETAILS = (None, "auto", "high")

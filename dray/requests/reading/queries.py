@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dray.errors import ConfigError, InputError, Problem
-from dray.requests.media import columns_of_files
+from dray.requests.columns.row_builder import columns_of
+from dray.requests.media.medium import columns_of_files
 from dray.requests.pulse import READ_SECONDS, Pulse
-from dray.requests.query_values import keep_values
-from dray.requests.row_builder import columns_of
+from dray.requests.reading.query_values import keep_values
+from dray.requests.reading.tables import BATCH_BYTES, BATCH_ROWS, TableRow, check_columns, is_long
 from dray.requests.sources import RowShape, SqlQuery
-from dray.requests.tables import BATCH_BYTES, BATCH_ROWS, TableRow, check_columns, is_long
 from dray.requests.validate import too_long
 from dray.storage.addresses import identifying_url, masked_url
 

@@ -10,14 +10,14 @@ from typing import Any
 from uuid import UUID
 
 from dray.codes import ErrorCode
-from dray.requests.bodies import with_fields
-from dray.requests.media import columns_of_files, roots_of
-from dray.requests.media_cells import sound_reader
-from dray.requests.messages import messages_of
-from dray.requests.part_cells import parts_reader, with_parts
-from dray.requests.placing import FORMS, parts_placer
+from dray.requests.columns.bodies import with_fields
+from dray.requests.columns.media_cells import sound_reader
+from dray.requests.columns.messages import messages_of
+from dray.requests.columns.part_cells import parts_reader, with_parts
+from dray.requests.columns.template import Template, documents_of, plain_decimal, text_of, value_of
+from dray.requests.media.medium import columns_of_files, roots_of
+from dray.requests.media.placing import FORMS, parts_placer
 from dray.requests.sources import BodyFields, RowShape
-from dray.requests.template import Template, documents_of, plain_decimal, text_of, value_of
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
 
 _SPELLED = (int, UUID, Decimal, date, time)

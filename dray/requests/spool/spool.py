@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 
 from dray.errors import JobFailedError
-from dray.requests.marks import Mark, Marks, SpoolPart
 from dray.requests.model import Request
+from dray.requests.spool.marks import Mark, Marks, SpoolPart
 from dray.storage.files import stream_range
 from dray.storage.objects import ObjectStoreOptions
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from dray.kinds import KINDS
-from dray.requests.images import IMAGE
-from dray.requests.media import SOUNDS, Medium, Roots, placer
-from dray.requests.parts import PartForm, parts_of
-from dray.requests.sounds import SOUND
-from dray.requests.videos import VIDEO
+from dray.requests.media.images import IMAGE
+from dray.requests.media.medium import SOUNDS, Medium, Roots, placer
+from dray.requests.media.parts import PartForm, parts_of
+from dray.requests.media.sounds import SOUND
+from dray.requests.media.videos import VIDEO
 
 FORMS: tuple[PartForm, ...] = (IMAGE, SOUND, VIDEO)
 """What messages may hold beside text."""

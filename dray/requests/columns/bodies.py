@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dray.requests.messages import parsed, plain
+from dray.requests.columns.messages import parsed, plain
 from dray.requests.sources import BodyFields
 
 

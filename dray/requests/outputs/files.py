@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, Protocol, TypeVar
 
-from dray.requests.kept import Kept, KeptRow
-from dray.requests.lines import Page, answer_line, error_line, page_of, with_row
-from dray.requests.series import OutgrownError, Series
+from dray.requests.outputs.kept import Kept, KeptRow
+from dray.requests.outputs.lines import Page, answer_line, error_line, page_of, with_row
+from dray.requests.outputs.series import OutgrownError, Series
 from dray.storage.draft import Stage
 from dray.storage.drafts import Drafts
 from dray.storage.files import FileInfo, join
@@ -162,7 +162,7 @@ def _writer(format: OutputFormat, kept: Kept | None, output: Series, errors: Ser
     columns = () if kept is None else kept.columns
     if format == "jsonl":
         return JsonlWriter(output, errors, [column.name for column in columns])
-    from dray.requests.output_parquet import ParquetWriter
+    from dray.requests.outputs.parquet import ParquetWriter
 
     return ParquetWriter(output, errors, columns)
 

@@ -1,4 +1,4 @@
-"""Rows of columns from JSON lines, CSV and Parquet, one at a time; :mod:`dray.requests.queries` has SQL's."""
+"""Rows of columns from JSON lines, CSV and Parquet, one at a time; :mod:`.queries` has those of SQL."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import InputError, Problem
-from dray.requests.json_lines import json_lines
-from dray.requests.media import columns_of_files
-from dray.requests.partitions import partition_of
-from dray.requests.row_builder import columns_of
+from dray.requests.columns.row_builder import columns_of
+from dray.requests.columns.template import Unreadable, missing_column
+from dray.requests.media.medium import columns_of_files
+from dray.requests.reading.json_lines import json_lines
+from dray.requests.reading.partitions import partition_of
 from dray.requests.sources import Rows, RowShape
-from dray.requests.template import Unreadable, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
 from dray.storage.files import open_lines, open_seekable
 from dray.storage.objects import BLOCK_BYTES, PART_BYTES, ObjectStoreOptions

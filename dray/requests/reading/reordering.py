@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from dray.errors import InputError
-from dray.requests import queries, tables
-from dray.requests.inputs import FileRef
+from dray.requests.columns.template import Template, names_columns
 from dray.requests.pulse import Pulse
+from dray.requests.reading import queries, tables
+from dray.requests.reading.inputs import FileRef
 from dray.requests.sources import JsonlBatch, Rows, Source, SqlQuery
-from dray.requests.template import Template, names_columns
 from dray.requests.validate import BadRow
 from dray.storage.files import LINE_LIMIT_BYTES
 from dray.storage.objects import ObjectStoreOptions
@@ -36,7 +36,7 @@ def reordered(
     """
     if isinstance(source, JsonlBatch) or not source.shape.reorder_fields or source.shape.template is None:
         return source, None
-    from dray.requests.field_order import ordered_lines  # and NumPy, for jobs that ask for it
+    from dray.requests.columns.field_order import ordered_lines  # and NumPy, for jobs that ask for it
 
     lines = source.shape.template.split("\n")
     found = ordered_lines(lines, _rows(source, files, line_bytes, options, pulse or Pulse()))

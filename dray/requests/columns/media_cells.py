@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray.requests.media import SOUNDS, Medium, data_url, placer
-from dray.requests.template import value_of
+from dray.requests.columns.template import value_of
+from dray.requests.media.medium import SOUNDS, Medium, data_url, placer
 from dray.requests.validate import BadRow
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dray.requests.template import Template, names_columns, runs_of
+from dray.requests.columns.template import Template, names_columns, runs_of
 from dray.requests.validate import BadRow
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import InputError, Problem
-from dray.requests.dataset_hints import told_of_dataset, told_of_other
-from dray.requests.formats import told_of_folder
+from dray.requests.reading.dataset_hints import told_of_dataset, told_of_other
+from dray.requests.reading.formats import told_of_folder
 from dray.storage import objects, remote
 from dray.storage.addresses import HUB
 from dray.storage.datasets import AbsentError, DatasetError, address_of, is_dataset

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray.requests.media import placer
-from dray.requests.media_cells import file_url
-from dray.requests.parts import ROW_LIMIT_BYTES, Part, PartForm
-from dray.requests.template import value_of
+from dray.requests.columns.media_cells import file_url
+from dray.requests.columns.template import value_of
+from dray.requests.media.medium import placer
+from dray.requests.media.parts import ROW_LIMIT_BYTES, Part, PartForm
 from dray.requests.validate import BadRow
 
 

@@ -14,14 +14,14 @@ import orjson
 
 from dray.errors import ConfigError, InputError
 from dray.kinds import KINDS, Kind, of_conversations
-from dray.requests.bodies import fields_among
-from dray.requests.inputs import expand
-from dray.requests.json_lines import json_lines
-from dray.requests.media import MEDIA
+from dray.requests.columns.bodies import fields_among
+from dray.requests.columns.template import named
+from dray.requests.media.medium import MEDIA
+from dray.requests.reading.inputs import expand
+from dray.requests.reading.json_lines import json_lines
+from dray.requests.reading.tables import open_parquet
 from dray.requests.rejects import empty_input
 from dray.requests.sources import BodyFields, JsonlBatch, Rows, RowShape, Source, SqlQuery
-from dray.requests.tables import open_parquet
-from dray.requests.template import named
 from dray.requests.validate import POST
 from dray.storage.files import LINE_LIMIT_BYTES
 from dray.storage.objects import ObjectStoreOptions

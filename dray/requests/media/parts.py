@@ -2,7 +2,7 @@
 
 Rows write an image, a sound or a video in several forms. Ingest makes one of them,
 ``{"type": "image_url", "image_url": {"url": ...}}`` or the same with ``audio_url`` or ``video_url``. What its
-URL may be :mod:`dray.requests.media` says.
+URL may be :mod:`dray.requests.media.medium` says.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dray.requests.media import Medium, Place
+from dray.requests.media.medium import Medium, Place
 from dray.requests.validate import BadRow
 
 Part = dict[str, Any]

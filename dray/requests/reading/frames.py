@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from dray.errors import ConfigError
-from dray.requests.row_builder import columns_of
-from dray.requests.settling import COLUMNS
+from dray.requests.columns.row_builder import columns_of
+from dray.requests.reading.settling import COLUMNS
 from dray.requests.sources import Rows, RowShape, check_fields, checked
 from dray.storage.files import write_atomic
 

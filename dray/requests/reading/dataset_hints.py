@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
-from dray.requests.formats import FORMATS, known_ending
+from dray.requests.reading.formats import FORMATS, known_ending
 from dray.storage import datasets
 from dray.storage.datasets import Address, DatasetError, address_of, is_dataset
 

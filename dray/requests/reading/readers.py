@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dray.requests import queries, tables
-from dray.requests.inputs import FileRef, digest, expand
-from dray.requests.json_lines import json_lines
-from dray.requests.kept import reader
-from dray.requests.media import roots_of
-from dray.requests.partitions import with_partitions
-from dray.requests.placing import media_placer
+from dray.requests.columns.row_builder import columns_of, row_builder
+from dray.requests.media.medium import roots_of
+from dray.requests.media.placing import media_placer
+from dray.requests.outputs.kept import reader
 from dray.requests.pulse import Pulse
-from dray.requests.row_builder import columns_of, row_builder
+from dray.requests.reading import queries, tables
+from dray.requests.reading.inputs import FileRef, digest, expand
+from dray.requests.reading.json_lines import json_lines
+from dray.requests.reading.partitions import with_partitions
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, Source, SqlQuery
 from dray.requests.validate import BadRow, Envelope, filler, read_envelope, too_long
 from dray.storage.files import LINE_LIMIT_BYTES

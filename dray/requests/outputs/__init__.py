@@ -1,0 +1,1 @@
+"""Outcomes into the files that the user keeps, beside columns of the input."""
