@@ -14,7 +14,7 @@ from typing import Any
 
 from dray.engine.own_log import own_log
 from dray.engine.own_place import own_node
-from dray.engine.part_ends import note_end
+from dray.engine.part_ends import note_end, take_end
 from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import NodeRank, nodes_of
 from dray.engine.ray_errors import ray_errors
@@ -53,6 +53,7 @@ class Followers:
 
     def __init__(self, name: str, spec: EngineSpec, group: Any) -> None:
         self._replica = name
+        take_end(name)  # a job of this name, in another store, may have left its note on this cluster
         self._group = group
         rank = NodeRank(0, _own_address(), lasting_port())
         self.leader = replace(spec, rank=rank)

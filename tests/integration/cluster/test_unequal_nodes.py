@@ -25,7 +25,7 @@ from dray.driver.pool import ReplicaPool
 from dray.driver.run import Driver
 from dray.driver.whole_job import engine_spec
 from dray.engine.followers import Followers
-from dray.engine.part_ends import take_end
+from dray.engine.part_ends import note_end, take_end
 from dray.engine.protocol import EngineSpec
 from dray.errors import ReplicaLostError
 from dray.job.finalising import finalise_job
@@ -198,7 +198,9 @@ def test_a_part_of_an_engine_that_is_lost_leaves_word_of_its_log(
             kind=Kind.CHAT,
             arguments={"nnodes": 2, "tensor_parallel_size": 2},
         )
+        note_end("job/1/replica-0", "a node of an earlier job")
         parts = Followers("job/1/replica-0", spec, group)
+        assert take_end("job/1/replica-0") is None
         until(lambda: bool(processes_on(raylets.nodes, FOLLOWER)))
         ((node, process),) = processes_on(raylets.nodes, FOLLOWER).items()
         ray.get(parts._parts[0].where)
