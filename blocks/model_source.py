@@ -9,7 +9,7 @@ from prefect.logging import get_logger
 from pydantic import Field, HttpUrl
 
 from blocks.object_store import ObjectStoreCredentials
-from dray.job.resolving import ModelPlace
+from dray.job.options.resolving import ModelPlace
 
 
 class ModelSource(Block):

@@ -11,17 +11,17 @@ from prefect.client.schemas.objects import State
 
 from dray.cluster import ClusterSettings
 from dray.driver.events import Observer
-from dray.driver.observers import ListenersObserver, LogObserver
+from dray.driver.telling.observers import ListenersObserver, LogObserver
 from dray.driver.weights_watch import early_weights
 from dray.driver.whole_job import Parts, Run, Steps, end_state
 from dray.errors import CancelledError
-from dray.job.checks import check_arguments
-from dray.job.dated import dated
-from dray.job.opening import OpenJob
-from dray.job.reporting import ReplicaAccount
-from dray.job.resolving import cluster_settings, job_settings
-from dray.job.result import JobResult
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import OpenJob
+from dray.job.ending.reporting import ReplicaAccount
+from dray.job.ending.result import JobResult
+from dray.job.ending.timeline import Timeline
+from dray.job.options.checks import check_arguments
+from dray.job.options.dated import dated
+from dray.job.options.resolving import cluster_settings, job_settings
 from dray.store import JobState, store_option
 from flows.naming import named, named_input
 from flows.parameters import JobRequest, parameters_of

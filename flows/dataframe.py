@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dray.errors import ConfigError, InputError, Problem
-from dray.job.dated import dated
-from dray.job.result import JobResult
+from dray.job.ending.result import JobResult
+from dray.job.options.dated import dated
 from dray.requests import RowShape, frame_to_source
 from dray.storage.files import check_writable, local_path
 from dray.storage.folders import WORK, refuse_foreign

@@ -8,8 +8,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic.fields import FieldInfo
 
-from dray.job.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
-from dray.job.request import JobRequest
+from dray.job.options.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
+from dray.job.options.request import JobRequest
 
 P = ParamSpec("P")
 R = TypeVar("R")

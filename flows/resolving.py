@@ -14,7 +14,7 @@ from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
 from blocks.result_store import ResultStore
 from dray.cluster import ClusterSettings
 from dray.errors import ConfigError
-from dray.job.resolving import ModelPlace
+from dray.job.options.resolving import ModelPlace
 from dray.storage import ObjectStoreOptions
 
 _CLUSTERS: dict[str, Any] = {

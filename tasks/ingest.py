@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dray.job.ingesting import ingest_told
-from dray.job.opening import OpenJob
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import OpenJob
+from dray.job.ending.timeline import Timeline
+from dray.job.rows.ingesting import ingest_told
 from dray.store import Shard
 from tasks.settling import step
 

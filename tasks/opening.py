@@ -11,12 +11,12 @@ from prefect import get_run_logger, runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 
-from dray.driver.wording import opened_line
+from dray.driver.telling.wording import opened_line
 from dray.errors import CancelledError, JobBusyError
 from dray.job import current_job
-from dray.job.opening import OpenJob
-from dray.job.opening import open_job as open_dray_job
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import OpenJob
+from dray.job.beginning.opening import open_job as open_dray_job
+from dray.job.options.settings import JobSettings
 from tasks.prefect_run import callers, in_deployment, of_deployment
 from tasks.settling import step
 

@@ -14,10 +14,10 @@ from prefect.exceptions import Abort, Pause, TerminationSignal
 from prefect.states import Cancelled, Completed
 
 from dray.driver.outage import SHORT_PATIENCE
-from dray.driver.wording import rest_line
+from dray.driver.telling.wording import rest_line
 from dray.errors import JobBlockedError, JobChangedError, StoreError
-from dray.job.opening import OpenJob, reopen
-from dray.job.result import JobResult
+from dray.job.beginning.opening import OpenJob, reopen
+from dray.job.ending.result import JobResult
 from dray.store import JobState
 from tasks.events import tell_of_job
 from tasks.flushing import flush_prefect

@@ -119,7 +119,7 @@ def resume(
     from dray.cli.options import spelled
     from dray.cli.running import run_job
     from dray.job.current_job import begun_before
-    from dray.job.request import JobRequest
+    from dray.job.options.request import JobRequest
 
     recipe = with_limits(
         recipe_of(job_id, store), replicas=replicas, deadline=deadline, budget=budget, price=price

@@ -159,8 +159,8 @@ def submit(
 def _provider(where: str, workers: int | None = None) -> Provider:
     from dray.cluster.cluster_file import read_cluster_file
     from dray.cluster.connect import provider_of
-    from dray.job.request import BLOCK
-    from dray.job.resolving import NoBlocks, cluster_settings
+    from dray.job.options.request import BLOCK
+    from dray.job.options.resolving import NoBlocks, cluster_settings
 
     if where.startswith(BLOCK):
         raise ConfigError(f"{where}: `dray cluster` reads no blocks of Prefect; name a TOML file of settings")

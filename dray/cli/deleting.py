@@ -85,7 +85,7 @@ def _options(objects: str | None) -> ObjectStoreOptions | None:
     if objects is None:
         return None
     from dray.cli.with_prefect import prefect_blocks
-    from dray.job.resolving import objects_of
+    from dray.job.options.resolving import objects_of
 
     with prefect_blocks() as blocks:
         return objects_of(objects, blocks)

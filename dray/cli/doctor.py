@@ -135,7 +135,7 @@ def _devices() -> str:
 
 
 def _model(path: str) -> str:
-    from dray.job.model_files import checked_weights, refuse_misfit
+    from dray.job.options.model_files import checked_weights, refuse_misfit
 
     checked_weights(path, None)
     refuse_misfit(path, {})

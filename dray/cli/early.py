@@ -12,12 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dray.errors import ConfigError, InputError, Problem
-from dray.job.checks import check_arguments, check_inputs, check_weights
-from dray.job.forms import RowOptions
-from dray.job.model_files import refuse_typo
-from dray.job.plan_file import as_planned
-from dray.job.request import BLOCK, JobRequest
-from dray.job.settings import JobSettings, Resolved
+from dray.job.options.checks import check_arguments, check_inputs, check_weights
+from dray.job.options.forms import RowOptions
+from dray.job.options.model_files import refuse_typo
+from dray.job.options.plan_file import as_planned
+from dray.job.options.request import BLOCK, JobRequest
+from dray.job.options.settings import JobSettings, Resolved
 from dray.requests import Limits, RowDefaults, Source, SqlQuery, expand, ingest, settled
 from dray.requests.media.placing import media_placer
 from dray.requests.reading.queries import check_database

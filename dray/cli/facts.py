@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dray.job.driverless import is_undriven, no_driver
+from dray.job.ending.retried import retries
 from dray.job.pace import pace
-from dray.job.retried import retries
 from dray.places import short_name
 from dray.report.progress import seconds_left
 from dray.store import Job, ReplicaState, Store

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dray.job.request import JobRequest
+    from dray.job.options.request import JobRequest
 
 
 def introduction(request: JobRequest) -> str:

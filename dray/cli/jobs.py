@@ -16,9 +16,9 @@ from dray.job.driverless import cancel_or_ask
 from dray.storage.addresses import without_variable
 from dray.storage.layout import PART_BYTES
 from dray.store import Job, Store
+from dray.store.database.urls import file_url, parse_url
 from dray.store.named import file_of, open_existing
 from dray.store.store import PATIENCE
-from dray.store.urls import file_url, parse_url
 
 HIDDEN_INPUT = "DRAY_INPUT_URL"
 """The variable by which ``dray run`` hands on the URL of a database with a password in it."""
@@ -60,7 +60,7 @@ def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
 
 def _moved_folder(job: Job, store: str) -> dict[str, str]:
     """The folder of the store's file as the output, where its marker says that it is the job's own."""
-    from dray.job.opening import owner_of_job
+    from dray.job.beginning.opening import owner_of_job
     from dray.storage import folders
 
     url = parse_url(store)
@@ -120,7 +120,7 @@ def export_job(
     Raises:
         ConfigError: the folder holds files of others, and may not be given to the export.
     """
-    from dray.job.exporting import export
+    from dray.job.ending.exporting import export
 
     with store_at(reference) as store:
         job = store.get_job(job_id)
@@ -141,7 +141,7 @@ def export_failed(
     job_id: str, path: str, reference: str | None, *, codes: Sequence[str], overwrite: bool, json: bool
 ) -> int:
     """Write the requests of error rows to a batch file that `dray run` answers."""
-    from dray.job.failed_requests import write_failed
+    from dray.job.ending.failed_requests import write_failed
     from dray.report.wording import plural
     from dray.requests.media.medium import MEDIA
 
@@ -203,7 +203,7 @@ def rewrite_report(job_id: str, path: str | None, reference: str | None, *, json
 
 
 def _report_of(job: Job) -> str:
-    from dray.job.opening import owner_of_job
+    from dray.job.beginning.opening import owner_of_job
     from dray.storage import folders
     from dray.storage.files import absolute, join, local_path
     from dray.storage.layout import REPORT
@@ -217,7 +217,7 @@ def _report_of(job: Job) -> str:
 
 
 def _refuse_folder_of_others(job: Job, path: str) -> None:
-    from dray.job.opening import owner_of_job
+    from dray.job.beginning.opening import owner_of_job
     from dray.storage import folders
 
     folder = path.rpartition("/")[0]

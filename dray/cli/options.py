@@ -13,8 +13,8 @@ from pydantic.fields import FieldInfo
 from dray.cli.help import ANSWERS, COUNTING, ENGINE, LIMITS, OUTPUT, PLACE, REQUIRED, ROWS, SAMPLING
 from dray.cli.output import printable
 from dray.errors import ConfigError
-from dray.job.forms import GROUPS, Form
-from dray.job.request import JobRequest
+from dray.job.options.forms import GROUPS, Form
+from dray.job.options.request import JobRequest
 
 Command = TypeVar("Command", bound=Callable[..., int])
 

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 from dray.cli import output
 from dray.cli.help import JSON_HELP, OUTPUT, REQUIRED
 from dray.cli.options import given_by, options_of, spelled, with_options
-from dray.job.request import BLOCK
-from dray.job.resolving import Blocks
+from dray.job.options.request import BLOCK
+from dray.job.options.resolving import Blocks
 from dray.planning.request import PlanRequest
 
 _OPTIONS = tuple(options_of(PlanRequest))

@@ -17,7 +17,7 @@ from dray.cli.warming import quieten
 from dray.cli.with_prefect import run_flow
 from dray.cli.without_prefect import run_plain
 from dray.job import current_job
-from dray.job.request import JobRequest
+from dray.job.options.request import JobRequest
 from dray.storage.addresses import VARIABLE, names_login
 
 _HIDDEN = {"store": "DRAY_STORE_URL", "input": HIDDEN_INPUT}

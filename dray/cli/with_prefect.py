@@ -18,8 +18,8 @@ from dray.cli.warming import warm_server
 from dray.errors import CancelledError, ConfigError, DrayError
 from dray.imports import lasting_imports, without
 from dray.job import current_job
-from dray.job.request import JobRequest
-from dray.job.resolving import Blocks, NoBlocks
+from dray.job.options.request import JobRequest
+from dray.job.options.resolving import Blocks, NoBlocks
 from dray.storage.addresses import without_secret
 
 _OF_SHARD_TASKS = ("tasks.ray_runner", "tasks.infer_shard")  # Prefect among them, for a second or two

@@ -14,7 +14,7 @@ from dray.cli.results import stored_result, unforeseen
 from dray.errors import CancelledError, DrayError, StoreError
 from dray.imports import lasting_imports
 from dray.job import current_job
-from dray.job.request import JobRequest
+from dray.job.options.request import JobRequest
 
 
 def run_plain(request: JobRequest) -> dict[str, Any]:
@@ -58,12 +58,12 @@ def _run(request: JobRequest, logger: logging.Logger) -> dict[str, Any]:
     with lasting_imports():
         from dray.cluster import open_cluster
         from dray.cluster.forwarded_env import handed_down
-        from dray.driver.observers import ListenersObserver, LogObserver
         from dray.driver.ray_executor import RayExecutor
         from dray.driver.resting import put_to_rest
+        from dray.driver.telling.observers import ListenersObserver, LogObserver
         from dray.driver.whole_job import Parts, run_job
-        from dray.job.checks import check_arguments
-        from dray.job.resolving import NoBlocks, cluster_settings, job_settings
+        from dray.job.options.checks import check_arguments
+        from dray.job.options.resolving import NoBlocks, cluster_settings, job_settings
         from dray.job.watched import awaited, started_beside
     settings = job_settings(request, NoBlocks())
     where = cluster_settings(request.cluster, NoBlocks())
@@ -94,8 +94,8 @@ def _say_what_is_kept(logger: logging.Logger) -> None:
     if job is None:
         return
     from dray.driver.outage import SHORT_PATIENCE
-    from dray.driver.wording import rest_line
-    from dray.job.opening import reopen
+    from dray.driver.telling.wording import rest_line
+    from dray.job.beginning.opening import reopen
 
     with suppress(StoreError), reopen(job, patience=SHORT_PATIENCE) as store:
         logger.info("%s", rest_line(job.job_id, store.get_job(job.job_id).state, store.counts(job.job_id)))

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from dray.driver.replica_handle import ReplicaHandle, ReplicaStart
+from dray.driver.replicas.handle import ReplicaHandle, ReplicaStart
 from dray.engine.replica import ReplicaStatus
 from dray.notices.notice import Notice
 from dray.places import lane_of

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dray.cluster.base import Node
 from dray.driver.events import Event, NodeNoticed, Warned
 from dray.driver.fleet import Fleet
-from dray.driver.pool import ReplicaPool
+from dray.driver.replicas.pool import ReplicaPool
 from dray.notices.notice import Kind, Notice
 from dray.store import Notice as StoredNotice
 from dray.store import Store

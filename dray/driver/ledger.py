@@ -18,9 +18,9 @@ from dray.driver.events import (
     ReplicaLost,
     ReplicaReady,
 )
-from dray.driver.replica_handle import ReplicaStart
+from dray.driver.replicas.handle import ReplicaStart
 from dray.engine.replica import ReplicaStatus
-from dray.job.opening import OpenJob
+from dray.job.beginning.opening import OpenJob
 from dray.job.pricing import price_of
 from dray.places import first_of, is_successor
 from dray.store import ReplicaState, Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from dray.driver.reasons import reason_of
+from dray.driver.telling.reasons import reason_of
 from dray.errors import (
     CancelledError,
     DrayError,
@@ -13,7 +13,7 @@ from dray.errors import (
     JobPausedError,
     StoreError,
 )
-from dray.job.opening import OpenJob
+from dray.job.beginning.opening import OpenJob
 from dray.storage.files import is_full
 from dray.storage.folders import give_up
 from dray.store import JobState, Store, open_store

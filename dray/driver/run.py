@@ -6,32 +6,32 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from dray.driver.capacity.market import MarketChoice
+from dray.driver.capacity.purse import Purse
+from dray.driver.capacity.scaling import Scaling
 from dray.driver.events import Event, Observer, StopHeard, Told
 from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
-from dray.driver.idling import IdleWatch, bound_tasks
 from dray.driver.interruptions import InterruptionHandler
 from dray.driver.intervals import Intervals, Schedule
 from dray.driver.ledger import Ledger
-from dray.driver.losses import Losses, StoreBudgets
-from dray.driver.market_choice import MarketChoice
-from dray.driver.observers import Observers
 from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
-from dray.driver.pool import ReplicaPool
-from dray.driver.pool_news import PoolNews
-from dray.driver.progress import JobProgress
-from dray.driver.purse import Purse
-from dray.driver.readiness import Readiness
+from dray.driver.replicas.losses import Losses, StoreBudgets
+from dray.driver.replicas.news import PoolNews
+from dray.driver.replicas.pool import ReplicaPool
+from dray.driver.replicas.readiness import Readiness
 from dray.driver.resting import put_to_rest
-from dray.driver.scaling import Scaling
-from dray.driver.shards import ShardTasks
-from dray.driver.slots import mean_rows
-from dray.driver.wording import naming_the_model, plan_line, stop_line
+from dray.driver.shard_tasks.idling import IdleWatch, bound_tasks
+from dray.driver.shard_tasks.shards import ShardTasks
+from dray.driver.shard_tasks.slots import mean_rows
+from dray.driver.telling.observers import Observers
+from dray.driver.telling.progress import JobProgress
+from dray.driver.telling.wording import naming_the_model, plan_line, stop_line
 from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, JobFailedError, raised_at
+from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.deadline import stop_signals
-from dray.job.opening import OpenJob, reopen
-from dray.job.replica_range import ReplicaRange
+from dray.job.options.replica_range import ReplicaRange
 from dray.store import Shard, Store
 
 _LAST_SECONDS = 2.0  # for replicas to say what they did in all

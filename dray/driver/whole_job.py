@@ -13,37 +13,37 @@ from dray.cluster.asking import ask_of
 from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.placing import default_replicas, expected_replicas
 from dray.cluster.ray_fleet import RayFleet
+from dray.driver.capacity.renting import chooses_market, rented_for
+from dray.driver.capacity.spent import refuse_spent
 from dray.driver.events import Event, Observer, Told
 from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
-from dray.driver.metrics import metrics_of
-from dray.driver.observers import Observers, ReportObserver
-from dray.driver.renting import chooses_market, rented_for
 from dray.driver.resting import put_to_rest
 from dray.driver.run import Driver
-from dray.driver.spent import refuse_spent
+from dray.driver.telling.metrics import metrics_of
+from dray.driver.telling.observers import Observers, ReportObserver
+from dray.driver.telling.wording import cluster_line, opened_line
 from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
-from dray.driver.wording import cluster_line, opened_line
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import tuning_for
 from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedError, StoreError
+from dray.job.beginning.opening import OpenJob, open_job, reopen
+from dray.job.beginning.weighing import Weighing
 from dray.job.deadline import stop_signals
-from dray.job.expiring import expire
-from dray.job.finalising import finalise_job
-from dray.job.following import answer_followers, followers_answered
+from dray.job.ending.expiring import expire
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.reporting import ReplicaAccount
+from dray.job.ending.result import JobResult
+from dray.job.ending.timeline import Timeline
 from dray.job.heeding import Heed
-from dray.job.ingesting import engine_kind, ingest_told, open_shards
 from dray.job.job_lease import job_lease_kept
-from dray.job.opening import OpenJob, open_job, reopen
-from dray.job.reporting import ReplicaAccount
-from dray.job.result import JobResult
-from dray.job.settings import JobSettings
-from dray.job.sharing import told_of
-from dray.job.timeline import Timeline
-from dray.job.weighing import Weighing
+from dray.job.options.settings import JobSettings
+from dray.job.rows.following import answer_followers, followers_answered
+from dray.job.rows.ingesting import engine_kind, ingest_told, open_shards
+from dray.job.rows.sharing import told_of
 from dray.store import JobState, Shard, store_option
-from dray.store.urls import parse_url
+from dray.store.database.urls import parse_url
 from dray.weights import LocalModel
 
 

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from dray.engine.vllm_adapter.arguments import SERVING_OPTIONS
-from dray.engine.vllm_adapter.core_choice import core_wanted
-from dray.engine.vllm_adapter.images import asked_of_images
+from dray.engine.vllm_adapter.core.choice import core_wanted
+from dray.engine.vllm_adapter.media.images import asked_of_images
 from dray.errors import ConfigError
 
 _MODULE, _CLASS = "vllm.engine.arg_utils", "EngineArgs"

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dray.errors import ConfigError, UnknownJobError
-from dray.job.opening import outputs_of, owner_of_job
-from dray.job.publishing import UPLOADS
+from dray.job.beginning.opening import outputs_of, owner_of_job
+from dray.job.ending.publishing import UPLOADS
 from dray.owner import is_gone
 from dray.requests.ingest import BESIDE
 from dray.storage import folders, objects

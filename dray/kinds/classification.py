@@ -23,7 +23,7 @@ def _label(body: Body) -> str | None:
 CLASSIFYING = EngineKind(
     name="classification",
     does="classifies",
-    serving="dray.engine.vllm_adapter.classification:ClassificationServing",
+    serving="dray.engine.vllm_adapter.kinds.classification:ClassificationServing",
     arguments={"runner": "pooling"},
     generates=False,
     splits_prompts=False,

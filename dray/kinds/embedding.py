@@ -34,7 +34,7 @@ def _embedding(body: Body) -> list[float] | None:
 EMBEDDING = EngineKind(
     name="embedding",
     does="embeds",
-    serving="dray.engine.vllm_adapter.embedding:EmbeddingServing",
+    serving="dray.engine.vllm_adapter.kinds.embedding:EmbeddingServing",
     arguments={"runner": "pooling"},
     generates=False,
     fields=frozenset({"dimensions", "encoding_format", "use_activation"}),

@@ -65,7 +65,7 @@ def finish_reason(body: Body) -> str | None:
 GENERATION = EngineKind(
     name="generation",
     does="generates",
-    serving="dray.engine.vllm_adapter.serving:GenerationServing",
+    serving="dray.engine.vllm_adapter.kinds.serving:GenerationServing",
     generates=True,
     splits_prompts=True,
 )

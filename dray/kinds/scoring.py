@@ -114,7 +114,7 @@ SCORE_COLUMN = OutputColumn(name="score", type="number", read=read_score)
 SCORING = EngineKind(
     name="scoring",
     does="scores",
-    serving="dray.engine.vllm_adapter.scoring:ScoringServing",
+    serving="dray.engine.vllm_adapter.kinds.scoring:ScoringServing",
     arguments={"runner": "pooling"},
     generates=False,
     splits_prompts=False,

@@ -11,8 +11,8 @@ from typing import Any
 
 from dray.engine.chat_template import with_template_text
 from dray.errors import ConfigError, InputError
-from dray.job.plan_file import OVERRIDES, identity_of
-from dray.job.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
+from dray.job.options.plan_file import OVERRIDES, identity_of
+from dray.job.options.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
 from dray.kinds import KINDS, kind_named
 from dray.machine import installed_version
 from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue

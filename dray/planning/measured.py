@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from dray.errors import ConfigError
-from dray.job.request import BLOCK
-from dray.job.resolving import Blocks
+from dray.job.options.request import BLOCK
+from dray.job.options.resolving import Blocks
 from dray.storage.addresses import without_variable
 from dray.store import Efficiency, open_store
 

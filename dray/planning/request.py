@@ -8,8 +8,8 @@ from typing import Any, Self
 from pydantic import Field, field_validator
 
 from dray.errors import ConfigError
-from dray.job.forms import RowOptions, SamplingOptions, shortcut
-from dray.job.request import BLOCK, Request, anchored_input, deadline_seconds
+from dray.job.options.forms import RowOptions, SamplingOptions, shortcut
+from dray.job.options.request import BLOCK, Request, anchored_input, deadline_seconds
 from dray.planner.cost import Limits
 from dray.planner.workload import SAMPLE_ROWS
 from dray.planner.workload.images import IMAGE_TOKENS
@@ -22,7 +22,7 @@ class PlanRequest(Request):
     """A job as its user thinks of running it, and within what limits.
 
     Raises:
-        ConfigError, ValidationError: as :class:`dray.job.request.JobRequest`.
+        ConfigError, ValidationError: as :class:`dray.job.options.request.JobRequest`.
     """
 
     input: str | list[str] = Field(

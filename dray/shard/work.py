@@ -14,7 +14,7 @@ from dray.shard.pump import ShardReceipt
 from dray.shard.verdicts import VERDICT_SECONDS
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import JobLease, Shard, Store
-from dray.store.shard_calls import SHARD_TTL
+from dray.store.calls.shards import SHARD_TTL
 
 
 class Replicas(Protocol):

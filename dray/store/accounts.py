@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from sqlalchemy import and_, delete, func, insert, select, update
 
 from dray.account import Span
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
+from dray.store.database.schema import attempts, efficiencies, spans
 from dray.store.records import JobLease
-from dray.store.schema import attempts, efficiencies, spans
 
 _MOST_EFFICIENCIES = 1000
 

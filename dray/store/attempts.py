@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, Select, and_, case, func, insert, select, 
 from dray.failures.facts import Cause
 from dray.places import place_of
 from dray.store.attempt_causes import AttemptCause
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
+from dray.store.database.schema import attempts, notices, replicas
 from dray.store.records import Attempt, Notice
-from dray.store.schema import attempts, notices, replicas
 
 _DEATHS = (Cause.ENGINE_CRASH, Cause.OOM, Cause.NODE_LOSS)
 

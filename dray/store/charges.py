@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 
 from dray.places import apart, split_place
-from dray.store.connection import Tx, insert_ignoring
+from dray.store.database.connection import Tx, insert_ignoring
+from dray.store.database.schema import attempts, charges, jobs, replicas, shards
 from dray.store.jobs import alone
 from dray.store.loss_records import attempt_of
 from dray.store.records import Charge, Spending
-from dray.store.schema import attempts, charges, jobs, replicas, shards
 
 
 def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:

@@ -6,10 +6,10 @@ from sqlalchemy import and_, case, exists, or_, select, update
 
 from dray.store import routing
 from dray.store.attempts import cause_of_steal, close_attempts, open_attempt
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
+from dray.store.database.schema import jobs, shards
 from dray.store.jobs import check_driver
 from dray.store.records import Claim, JobLease, ShardLease
-from dray.store.schema import jobs, shards
 from dray.store.states import OPEN_STATES, ShardState
 
 _TERMINAL = (shards.c.inherited + shards.c.done + shards.c.failed).label("terminal")

@@ -16,11 +16,11 @@ from sqlalchemy import ColumnElement, delete, select, update
 
 from dray.requests.model import REUSED, Outcome
 from dray.store.attempts import change_attempt
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
+from dray.store.database.schema import FIELD_OF, attempts, jobs, results, shards
 from dray.store.jobs import check_driver, orders
 from dray.store.presence import present
 from dray.store.records import REJECTED, CommitReceipt, JobLease, ShardLease
-from dray.store.schema import FIELD_OF, attempts, jobs, results, shards
 from dray.store.shards import renew
 
 _OWN = ("job_key", "shard", "epoch", "committed_at")  # columns that the commit itself fills

@@ -17,7 +17,7 @@ from functools import partial
 
 from dray.errors import StoreFatalError
 from dray.requests.duplicates import IdIndex
-from dray.store.connection import Tx, walk_the_key
+from dray.store.database.connection import Tx, walk_the_key
 from dray.store.records import Counts
 
 PAGE_ROWS = 5000

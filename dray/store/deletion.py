@@ -12,10 +12,20 @@ from __future__ import annotations
 
 from sqlalchemy import Table, delete, or_, select, true, update
 
-from dray.store.connection import Tx, walk_the_key
+from dray.store.database.connection import Tx, walk_the_key
+from dray.store.database.schema import (
+    attempts,
+    charges,
+    followers,
+    jobs,
+    notices,
+    replicas,
+    results,
+    shards,
+    spans,
+)
 from dray.store.jobs import PREFIX, of_key, same
 from dray.store.records import Job
-from dray.store.schema import attempts, charges, followers, jobs, notices, replicas, results, shards, spans
 
 BATCH_ROWS = 5000
 """Rows of one transaction."""

@@ -18,11 +18,11 @@ from dray.requests.model import FOLLOWED, REUSED, Outcome
 from dray.requests.row_ids import with_index
 from dray.requests.sharing import Follower
 from dray.store.commit import insert_new
-from dray.store.connection import Tx, walk_the_key
+from dray.store.database.connection import Tx, walk_the_key
+from dray.store.database.schema import followers, jobs
 from dray.store.jobs import check_driver
 from dray.store.reading import up_to_bytes
 from dray.store.records import Followed, JobLease
-from dray.store.schema import followers, jobs
 
 PAGE_ROWS = 1000
 """Followers of one transaction."""

@@ -11,11 +11,11 @@ from sqlalchemy import or_, update
 from sqlalchemy.exc import IntegrityError
 
 from dray.errors import JobChangedError
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
+from dray.store.database.schema import jobs
 from dray.store.jobs import find, get, job_of
 from dray.store.option import store_option
 from dray.store.records import Fingerprint, Job
-from dray.store.schema import jobs
 from dray.store.states import JobState
 
 

@@ -12,10 +12,10 @@ from dray.errors import CancelledError, FencedError, JobBusyError, UnknownJobErr
 from dray.store import routing
 from dray.store.attempt_causes import AttemptCause
 from dray.store.attempts import close_attempts
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
+from dray.store.database.schema import charges, jobs, shards
 from dray.store.option import store_option
 from dray.store.records import Fingerprint, Job, JobLease, StopSignals
-from dray.store.schema import charges, jobs, shards
 from dray.store.states import JobState, ShardState
 
 _ANSWERED = [one.value for one in JobState if one.answered]

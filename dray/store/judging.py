@@ -13,10 +13,10 @@ from sqlalchemy import and_, exists, func, select, update
 
 from dray.store import charges, jobs, routing
 from dray.store.attempts import change_attempt
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
+from dray.store.database.schema import attempts, replicas, shards
 from dray.store.loss_records import Evidence, Verdict, VerdictStatus, Witnesses, own_event
 from dray.store.records import Charge, JobLease, ShardLease
-from dray.store.schema import attempts, replicas, shards
 from dray.store.shards import held, live
 from dray.store.states import ReplicaState
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect
 
 from dray.errors import ConfigError, StoreFatalError, StoreUnreachableError
-from dray.store.connection import Database, Tx
-from dray.store.schema import COMPATIBLE, REVISION, metadata
+from dray.store.database.connection import Database, Tx
+from dray.store.database.schema import COMPATIBLE, REVISION, metadata
 
 VERSION_TABLE = "dray_version"
 # Where earlier versions of dray kept the version, beside their tables. Other programs keep theirs there, too.

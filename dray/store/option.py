@@ -9,7 +9,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from dray.errors import ConfigError
-from dray.store.urls import parse_url
+from dray.store.database.urls import parse_url
 
 
 def store_option(store: str | URL) -> str:

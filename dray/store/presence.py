@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
 
 
 def present(tx: Tx, job_key: int, indexes: Sequence[int]) -> list[int]:

@@ -10,10 +10,10 @@ from sqlalchemy import func, select
 from dray.errors import UnknownJobError
 from dray.requests.model import REUSED
 from dray.requests.sharing import Answer
-from dray.store.connection import Tx, walk_the_key
+from dray.store.database.connection import Tx, walk_the_key
+from dray.store.database.schema import FIELD_OF, followers, jobs, results, shards
 from dray.store.jobs import same
 from dray.store.records import Counts, Job, Progress, StoredOutcome
-from dray.store.schema import FIELD_OF, followers, jobs, results, shards
 
 _COLUMN_OF = {field: column for column, field in FIELD_OF.items()}
 _PAGE = "SELECT {columns} FROM results WHERE {rows} ORDER BY idx LIMIT {limit}"

@@ -27,9 +27,9 @@ from sqlalchemy import (
 from dray.places import apart, place_of
 from dray.scheduling import Backlog, Ready, ReplicaView, ShardView, choose, nearness, views
 from dray.store.attempts import last_death
-from dray.store.connection import Tx, insert_into
+from dray.store.database.connection import Tx, insert_into
+from dray.store.database.schema import replicas, shards
 from dray.store.records import ReplicaRow
-from dray.store.schema import replicas, shards
 from dray.store.states import OPEN_STATES, ReplicaState, ShardState
 
 _NAMES = [name for name in ReplicaRow.__dataclass_fields__ if name != "others"]

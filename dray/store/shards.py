@@ -18,10 +18,10 @@ from dray.store.attempts import (
     place_of_attempt,
     rows_of_attempt,
 )
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
+from dray.store.database.schema import jobs, shards
 from dray.store.jobs import alone, change, check_driver, orders
 from dray.store.records import Charge, JobLease, Shard, ShardLease, ShardSnapshot, ShardSpec
-from dray.store.schema import jobs, shards
 from dray.store.states import OPEN_STATES, JobState, ShardState
 
 _COLUMNS = [shards.c[name] for name in Shard.__dataclass_fields__]

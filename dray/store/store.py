@@ -8,17 +8,17 @@ from types import TracebackType
 from sqlalchemy import select
 
 from dray.errors import StoreError, StoreTransientError, StoreUnreachableError
-from dray.store.account_calls import AccountCalls
-from dray.store.clock import Clock, DatabaseClock
-from dray.store.connection import CONNECTIONS, Database
-from dray.store.job_calls import JobCalls
+from dray.store.calls.account import AccountCalls
+from dray.store.calls.jobs import JobCalls
+from dray.store.calls.records import RecordCalls
+from dray.store.calls.results import ResultCalls
+from dray.store.calls.shards import ShardCalls
+from dray.store.database.clock import Clock, DatabaseClock
+from dray.store.database.connection import CONNECTIONS, Database
+from dray.store.database.seam import LOST
+from dray.store.database.sqlite_file import PLAIN_USE, SqliteUse
+from dray.store.database.urls import parse_url
 from dray.store.migrate import ensure_schema
-from dray.store.record_calls import RecordCalls
-from dray.store.result_calls import ResultCalls
-from dray.store.seam import LOST
-from dray.store.shard_calls import ShardCalls
-from dray.store.sqlite_file import PLAIN_USE, SqliteUse
-from dray.store.urls import parse_url
 
 PATIENCE = 20.0
 """Seconds for which a transaction is tried again after transient errors."""

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from dray.driver.metrics import BUSY, COMPLETION, FIGURES, JOB, LOSSES, NOTICES, PROMPT, SECONDS_LEFT
+from dray.driver.telling.metrics import BUSY, COMPLETION, FIGURES, JOB, LOSSES, NOTICES, PROMPT, SECONDS_LEFT
 from tests.support.command import CANARY, Command, run_arguments, write_requests
 from tests.support.raylets import Raylets
 

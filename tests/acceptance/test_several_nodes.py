@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dray.engine.vllm_adapter.rank_memory import PREFIX
+from dray.engine.vllm_adapter.core.rank_memory import PREFIX
 from dray.store import open_store
 from dray.weights.source.publish import publish
 from tests.support.command import Command, committed, run_arguments, write_requests

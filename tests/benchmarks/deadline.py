@@ -1,4 +1,4 @@
-"""The policy of capacity (dray/driver/capacity_policy.py) on spot markets: what meeting a deadline costs.
+"""The policy of capacity (dray/driver/capacity/policy.py) on spot markets: what meeting a deadline costs.
 
 ::
 
@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, quantiles
 
-from dray.driver.capacity_policy import Situation, SpotHistory, decide
+from dray.driver.capacity.policy import Situation, SpotHistory, decide
 from tests.benchmarks import results
 from tests.benchmarks.results import Report, Table, Target, say
 from tests.support.spot_market import (

@@ -190,9 +190,9 @@ def _drive(job: Any, shards: Any, tasks: PretendedTasks, run: Run, began: float)
 def _job(folder: Path, url: str, replicas: int, rows: int) -> tuple[Any, Any]:
     """A job whose shards are cut as a real one's, over requests that are not there."""
     from dray.cluster.placing import USUAL_SEQS
-    from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, _taper
-    from dray.job.opening import open_job
-    from dray.job.settings import JobSettings
+    from dray.job.beginning.opening import open_job
+    from dray.job.options.settings import JobSettings
+    from dray.job.rows.ingesting import _ROWS, _enough_shards, _most_shards, _taper
     from dray.requests import RowDefaults, source_of
     from dray.requests.spool.marks import steps
     from dray.store import ShardSpec, open_store

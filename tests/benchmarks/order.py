@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dray.job.spooling import DIGEST
+from dray.job.rows.spooling import DIGEST
 from dray.planner.order.arranging import RowOrder
 from dray.planner.workload import InputLines, TokenizerAt, gather
 from dray.requests import source_of

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import psycopg
 
-from dray.job.finalising import finalise_job
-from dray.job.opening import open_job
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import open_job
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
 from dray.store import JobState, ShardState, open_store
 from dray.triggers import Point
 from tests.chaos.thread_job import IMAGES, JOB, POISON, REFUSED, settings_of

@@ -39,12 +39,12 @@ from dray.cluster.forwarded_env import handed_down
 from dray.cluster.ray_fleet import RayFleet
 from dray.cluster.ray_private import enable_token_auth
 from dray.driver import whole_job
-from dray.driver.observers import LogObserver
-from dray.driver.slots import MOST_SLOTS
+from dray.driver.shard_tasks.slots import MOST_SLOTS
+from dray.driver.telling.observers import LogObserver
 from dray.driver.whole_job import Parts
 from dray.errors import DrayError
-from dray.job import opening
-from dray.job.settings import JobSettings
+from dray.job.beginning import opening
+from dray.job.options.settings import JobSettings
 from dray.notices import Notice
 from dray.requests import RowDefaults, source_of
 from dray.shard import lease

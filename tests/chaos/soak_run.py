@@ -17,7 +17,7 @@ from typing import Any
 
 from dray import store as stores
 from dray.errors import DrayError
-from dray.job.opening import open_job
+from dray.job.beginning.opening import open_job
 from tests.chaos.soak_cloud import Cloud, Driver, Store
 from tests.chaos.soak_driver import Order
 from tests.chaos.soak_plan import SIMULATED, VLLM, Fault, Kind, Plan

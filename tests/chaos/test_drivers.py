@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dray.job.opening import DRIVER_TTL
+from dray.job.beginning.opening import DRIVER_TTL
 from dray.store import JobState, open_store
 from tests.support.chaos import Job
 from tests.support.command import Command

@@ -15,10 +15,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from dray.driver import pool, shards, whole_job
-from dray.job import opening, spooling
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
+from dray.driver import whole_job
+from dray.driver.replicas import pool
+from dray.driver.shard_tasks import shards
+from dray.job.beginning import opening
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
+from dray.job.rows import spooling
 from dray.requests import RowDefaults, source_of
 from dray.shard import placing, pump, verdicts
 from dray.shard.backoff import NO_WAIT_VARIABLE

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from types import TracebackType
 
 from dray.driver.events import Event
-from dray.driver.losses import Losses
-from dray.driver.replica_handle import Loss
+from dray.driver.replicas.handle import Loss
+from dray.driver.replicas.losses import Losses
 from dray.errors import FencedError
 from dray.store import JobLease, Store, open_store
 

@@ -20,9 +20,9 @@ from dray.driver.run import Driver
 from dray.driver.whole_job import Parts, engine_spec
 from dray.engine.protocol import EngineSpec
 from dray.errors import JobFailedError
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.store import Counts, JobState, Shard, StoredOutcome, open_store
 from tests.support.thread_executor import ThreadExecutor
 from tests.support.thread_fleet import Death, Script, ThreadCluster, ThreadFleet

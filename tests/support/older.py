@@ -9,7 +9,7 @@ from alembic.config import Config
 from sqlalchemy import create_engine, inspect
 
 import dray.store
-from dray.store.urls import parse_url
+from dray.store.database.urls import parse_url
 
 
 def made_by_older(url: str, revision: str) -> None:

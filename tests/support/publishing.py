@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import pytest
 
 from dray.errors import DrayError
-from dray.job import finalising, opening
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import ingest_job, open_shards
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning import opening
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.ending import finalising
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job, open_shards
 from dray.requests import decode, read_shard
 from dray.requests.model import Outcome
 from dray.storage import drafts

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dray.job.settings import JobSettings
+from dray.job.options.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from dray.driver.reasons import reason_of
+from dray.driver.telling.reasons import reason_of
 from dray.errors import ConfigError, noted_at, raised_at, raised_noted
 from dray.job import current_job
 from dray.report import Pulse

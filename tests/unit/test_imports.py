@@ -132,7 +132,7 @@ def test_clusters_load_the_library_of_a_cloud_when_it_is_called() -> None:
     names += [
         "dray.cli.app",
         "dray.cli.cluster",
-        "dray.job.resolving",
+        "dray.job.options.resolving",
         "blocks.ec2_ray_cluster",
         "blocks.kuberay_cluster",
     ]

@@ -66,7 +66,7 @@ def test_fingerprints_hold_the_text_of_a_kind() -> None:
 @pytest.mark.parametrize("kind", ROWS, ids=str)
 def test_the_class_that_serves_it_is_there(kind: Kind) -> None:
     module, _, name = kind.engine.serving.partition(":")
-    classes = _classes_of(module) | _classes_of("dray.engine.vllm_adapter.pooling")
+    classes = _classes_of(module) | _classes_of("dray.engine.vllm_adapter.kinds.pooling")
     family = [
         classes[name],
         *(classes[base.id] for base in classes[name].bases if isinstance(base, ast.Name)),

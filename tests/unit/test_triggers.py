@@ -26,10 +26,10 @@ ROOT = Path(__file__).parents[2]
 
 # Which file reaches which point: a point that no code reaches would make its chaos tests prove nothing.
 PLACES = {
-    "dray/job/opening.py": [Point.JOB_CLAIMED],
+    "dray/job/beginning/opening.py": [Point.JOB_CLAIMED],
     "dray/requests/spool/arranging.py": [Point.INGEST_ARRANGED],
     "dray/requests/spool/parts.py": [Point.INGEST_PART_FULL, Point.INGEST_PART_NAMED],
-    "dray/job/ingesting.py": [Point.INGEST_SPOOLED, Point.INGEST_PUBLISHED],
+    "dray/job/rows/ingesting.py": [Point.INGEST_SPOOLED, Point.INGEST_PUBLISHED],
     "dray/shard/pump.py": [
         Point.FEED,
         Point.RESULTS_RECEIVED,
@@ -44,10 +44,10 @@ PLACES = {
         Point.SPLIT_BEFORE,
         Point.SPLIT_AFTER,
     ],
-    "dray/driver/losses.py": [Point.VERDICT_BEFORE, Point.VERDICT_AFTER],
+    "dray/driver/replicas/losses.py": [Point.VERDICT_BEFORE, Point.VERDICT_AFTER],
     "dray/engine/loop.py": [Point.REPLICA_ADMIT, Point.REPLICA_DELIVER],
-    "dray/job/following.py": [Point.FOLLOW_BEFORE, Point.FOLLOW_AFTER],
-    "dray/job/finalising.py": [Point.FINALISE_BEFORE, Point.FINALISE_AFTER],
+    "dray/job/rows/following.py": [Point.FOLLOW_BEFORE, Point.FOLLOW_AFTER],
+    "dray/job/ending/finalising.py": [Point.FINALISE_BEFORE, Point.FINALISE_AFTER],
     "dray/storage/drafts.py": [
         Point.FINALISE_WRITTEN,
         Point.FINALISE_RECORDED,

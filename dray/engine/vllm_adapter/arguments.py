@@ -20,10 +20,10 @@ from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
-from dray.engine.vllm_adapter import core_choice
-from dray.engine.vllm_adapter.images import THREADS as IMAGE_THREADS
-from dray.engine.vllm_adapter.images import WITHOUT_LIST
+from dray.engine.vllm_adapter.core import choice as core_choice
 from dray.engine.vllm_adapter.lora import lora_arguments
+from dray.engine.vllm_adapter.media.images import THREADS as IMAGE_THREADS
+from dray.engine.vllm_adapter.media.images import WITHOUT_LIST
 from dray.engine.weight_formats import formats_of
 from dray.errors import ConfigError
 

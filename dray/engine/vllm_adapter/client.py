@@ -16,10 +16,10 @@ from vllm.entrypoints.openai.completion import serving as completion_serving
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from dray.engine.grammars import Grammars
-from dray.engine.vllm_adapter.decoded import begin_row
+from dray.engine.vllm_adapter.core.timings import Timings, Waits
 from dray.engine.vllm_adapter.grammars import grammar_of
-from dray.engine.vllm_adapter.images import ImageSettings
-from dray.engine.vllm_adapter.timings import Timings, Waits
+from dray.engine.vllm_adapter.media.decoded import begin_row
+from dray.engine.vllm_adapter.media.images import ImageSettings
 from dray.errors import EngineDeadError
 
 T = TypeVar("T")

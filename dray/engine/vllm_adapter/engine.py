@@ -19,14 +19,14 @@ from dray.engine.vllm_adapter.arguments import (
     refused_arguments,
     runs_eagerly,
 )
-from dray.engine.vllm_adapter.core_apart import CoreLine, CoreProcess, running_in
-from dray.engine.vllm_adapter.core_choice import core_wanted, runs_apart
+from dray.engine.vllm_adapter.core.apart import CoreLine, CoreProcess, running_in
+from dray.engine.vllm_adapter.core.choice import core_wanted, runs_apart
+from dray.engine.vllm_adapter.core.rank_process import ranks_end_with_this_process
 from dray.engine.vllm_adapter.described import config_of, device_name
 from dray.engine.vllm_adapter.flights import Flights
 from dray.engine.vllm_adapter.gpu_turn import turn_on
-from dray.engine.vllm_adapter.images import ImageSettings
 from dray.engine.vllm_adapter.imports import import_vllm
-from dray.engine.vllm_adapter.rank_process import ranks_end_with_this_process
+from dray.engine.vllm_adapter.media.images import ImageSettings
 from dray.errors import EngineDeadError
 from dray.machine import processor_name
 from dray.requests.model import Outcome, Request
@@ -38,8 +38,8 @@ _MODULES = (
     "vllm.v1.engine.llm_engine",
     "dray.engine.vllm_adapter.client",
     "dray.engine.vllm_adapter.detokenizer",
-    "dray.engine.vllm_adapter.scheduler",
-    "dray.engine.vllm_adapter.serving",
+    "dray.engine.vllm_adapter.core.scheduler",
+    "dray.engine.vllm_adapter.kinds.serving",
 )
 _NOTHING_TO_COMPUTE = 0.002  # seconds until vLLM is asked again, where all that it holds waits
 
@@ -91,11 +91,11 @@ class VllmEngine:
         from vllm.usage.usage_lib import UsageContext
 
         from dray.engine.vllm_adapter.client import StepClient, drive_without_event_loop
+        from dray.engine.vllm_adapter.core.scheduler import choose
         from dray.engine.vllm_adapter.detokenizer import decode_at_the_end
         from dray.engine.vllm_adapter.grammars import grammars_of
+        from dray.engine.vllm_adapter.kinds.serving import serving_class, serving_for
         from dray.engine.vllm_adapter.lora import load_adapters, refuse_model_without_lora
-        from dray.engine.vllm_adapter.scheduler import choose
-        from dray.engine.vllm_adapter.serving import serving_class, serving_for
         from dray.weights.loading.vllm_loader import register
 
         register()
@@ -125,7 +125,7 @@ class VllmEngine:
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor import Executor
 
-        from dray.engine.vllm_adapter.tuned_scheduler import asking
+        from dray.engine.vllm_adapter.core.tuned_scheduler import asking
 
         with running_in(self._core) if self._core is not None else asking(spec.tuning):
             return LLMEngine(

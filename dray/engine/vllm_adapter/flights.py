@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dray.engine.grammars import GrammarPending
-from dray.engine.vllm_adapter.rendering import Rendering, RowsRead
+from dray.engine.vllm_adapter.media.rendering import Rendering, RowsRead
 from dray.errors import EngineDeadError, RequestRefused
 from dray.requests.model import Outcome, Request
 
 if TYPE_CHECKING:
     from dray.engine.vllm_adapter.client import StepClient
-    from dray.engine.vllm_adapter.serving import Serving
+    from dray.engine.vllm_adapter.kinds.serving import Serving
 
 _VERDICT_SECONDS = 0.05  # for a grammar to be judged, before aborts and new rows are looked at again
 

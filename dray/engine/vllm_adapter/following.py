@@ -14,8 +14,8 @@ from dray.engine.vllm_adapter.arguments import (
     refused_arguments,
     runs_eagerly,
 )
+from dray.engine.vllm_adapter.core.rank_process import ranks_end_with_this_process
 from dray.engine.vllm_adapter.imports import import_vllm
-from dray.engine.vllm_adapter.rank_process import ranks_end_with_this_process
 from dray.errors import EngineDeadError
 from dray.weights.loading.ranks import ranks_heard
 

@@ -51,7 +51,7 @@ def source_digest(source: Source, *, options: ObjectStoreOptions | None = None) 
     """What the input is, in one hex digest: of the files, or of a query and where it is asked.
 
     A query's rows are read once, into the spool: a resumed job goes on with those, whatever the database
-    says by then. Whether one that is over is the job of its rows by now is for :mod:`dray.job.query_jobs`.
+    says by then. Whether one that is over is the job of its rows by now is for the job layer (query_jobs).
     """
     if isinstance(source, SqlQuery):
         return queries.query_digest(source)

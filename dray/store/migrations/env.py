@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from dray.store.schema import metadata
+from dray.store.database.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

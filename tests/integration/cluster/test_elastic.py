@@ -15,11 +15,11 @@ import pytest
 from dray.cluster import ClusterSettings, open_cluster
 from dray.driver.events import CapacityDecided, Event, NodeLeft, NodeNoticed, ReplicaReady
 from dray.driver.intervals import Intervals
-from dray.driver.observers import LogObserver
+from dray.driver.telling.observers import LogObserver
 from dray.driver.whole_job import Parts, run_job
-from dray.job.request import JobRequest
-from dray.job.result import JobResult
-from dray.job.settings import JobSettings
+from dray.job.ending.result import JobResult
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
 from dray.places import lane_of
 from dray.report import ReportData
 from dray.report.data import JOB_LANE

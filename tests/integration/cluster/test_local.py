@@ -17,8 +17,8 @@ from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.placing import actor_options
 from dray.cluster.ray_fleet import RayFleet
-from dray.driver.pool import ReplicaPool
-from dray.driver.replica_handle import Loss, ReplicaStart
+from dray.driver.replicas.handle import Loss, ReplicaStart
+from dray.driver.replicas.pool import ReplicaPool
 from dray.engine.client import RayReplica
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import actor_class

@@ -20,19 +20,19 @@ from dray.cluster.asking import ReplicaResources
 from dray.cluster.placing import let_go, reserve
 from dray.cluster.ray_fleet import RayFleet
 from dray.cluster.ray_private import death_of, node_of
-from dray.driver.observers import LogObserver
-from dray.driver.pool import ReplicaPool
+from dray.driver.replicas.pool import ReplicaPool
 from dray.driver.run import Driver
+from dray.driver.telling.observers import LogObserver
 from dray.driver.whole_job import engine_spec
 from dray.engine.followers import Followers
 from dray.engine.part_ends import note_end, take_end
 from dray.engine.protocol import EngineSpec
 from dray.errors import ReplicaLostError
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import ingest_job
-from dray.job.opening import open_job
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import open_job
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.report import ReportData
 from dray.requests import Kind, RowDefaults, source_of
 from dray.shard.task import RayReplicas

@@ -14,8 +14,8 @@ def test_a_core_without_statistics_has_a_beat(quiet_vllm: None, monkeypatch: pyt
     """With disable_log_stats vLLM says nothing of a step of a long prompt, and no statistics of any."""
     from vllm.v1.engine import EngineCoreOutputs
 
-    from dray.engine.vllm_adapter import scheduler as module
-    from dray.engine.vllm_adapter.timings import Timings
+    from dray.engine.vllm_adapter.core import scheduler as module
+    from dray.engine.vllm_adapter.core.timings import Timings
 
     class Silent:
         """vLLM's scheduler, by what it says of its next step."""
@@ -43,7 +43,7 @@ def test_a_core_without_statistics_has_a_beat(quiet_vllm: None, monkeypatch: pyt
         assert step(computed) == []  # not four times a second yet
     assert len(messages) == 2
 
-    monkeypatch.setattr("dray.engine.vllm_adapter.timings.tells_beats", lambda config: True)
+    monkeypatch.setattr("dray.engine.vllm_adapter.core.timings.tells_beats", lambda config: True)
     core = SimpleNamespace(get_output=lambda: messages.pop(0) if messages else EngineCoreOutputs())
     processor = SimpleNamespace(log_stats=True)
     timings = Timings(SimpleNamespace(vllm_config=None, engine_core=core, output_processor=processor))

@@ -37,7 +37,7 @@ def read(quiet_vllm: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Read]:
     from vllm.multimodal.media import connector
     from vllm.multimodal.video_decoders import opencv
 
-    from dray.engine.vllm_adapter import decoded, videos
+    from dray.engine.vllm_adapter.media import decoded, videos
 
     monkeypatch.setattr(connector, "VideoMediaIO", connector.VideoMediaIO)
     monkeypatch.setattr(opencv, "OpenCVVideoBackendMixin", opencv.OpenCVVideoBackendMixin)
@@ -102,7 +102,7 @@ def test_what_is_no_video_is_refused(read: Read, content: bytes, loader: str | N
 
 def test_a_file_that_leads_before_its_begin_does_not_end_the_process(read: Read) -> None:
     """OpenCV crashes where Python cannot go to a place in a file."""
-    from dray.engine.vllm_adapter.videos import _File
+    from dray.engine.vllm_adapter.media.videos import _File
 
     assert (_File(b"abc").seek(-1), _File(b"abc").seek(2)) == (-1, 2)
     content = bytearray(film(3, form="avi"))
@@ -148,7 +148,7 @@ def test_a_video_leads_to_no_other_file(
 def test_a_large_video_is_refused_before_a_frame_is_decoded(
     read: Read, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    from dray.engine.vllm_adapter import videos
+    from dray.engine.vllm_adapter.media import videos
 
     content = film(1)
     assert len(read(content)) == 20
@@ -182,7 +182,7 @@ def test_a_video_that_says_it_lasts_for_weeks_is_refused(read: Read) -> None:
 def test_the_frames_of_a_row_are_counted_before_they_are_decoded(
     read: Read, monkeypatch: pytest.MonkeyPatch, loader: str | None
 ) -> None:
-    from dray.engine.vllm_adapter import decoded
+    from dray.engine.vllm_adapter.media import decoded
 
     content = film(1)
     taken = read(content, loader=loader).nbytes
@@ -198,7 +198,7 @@ def test_the_frames_of_a_row_are_counted_before_they_are_decoded(
 def test_frames_one_by_one_are_counted_before_they_are_decoded(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dray.engine.vllm_adapter import decoded
+    from dray.engine.vllm_adapter.media import decoded
 
     monkeypatch.setattr(decoded, "ROW_BYTES", 2 * 3 * 40 * 30)
     assert len(read(jpegs((40, 30), (40, 30)))) == 2
@@ -231,7 +231,7 @@ def test_no_damage_is_anything_but_a_refusal(read: Read, form: str) -> None:
     ],
 )
 def test_other_decoders_are_refused(quiet_vllm: None, asked: Any, taken: bool) -> None:
-    from dray.engine.vllm_adapter.videos import refuse_other_decoders
+    from dray.engine.vllm_adapter.media.videos import refuse_other_decoders
 
     config = SimpleNamespace(multimodal_config=SimpleNamespace(media_io_kwargs=asked))
     refuse_other_decoders(SimpleNamespace(multimodal_config=None))

@@ -131,7 +131,7 @@ def test_odd_rates_make_no_table_of_gigabytes(quiet_vllm: None, monkeypatch: pyt
     """torchaudio, which is vLLM's for chats, gets the usual rates alone."""
     import numpy as np
 
-    from dray.engine.vllm_adapter import sounds
+    from dray.engine.vllm_adapter.media import sounds
 
     given: list[float] = []
 
@@ -221,7 +221,7 @@ def test_what_the_sounds_of_a_row_are_once_decoded_is_bounded(
     import numpy as np
     import soundfile
 
-    from dray.engine.vllm_adapter import decoded
+    from dray.engine.vllm_adapter.media import decoded
 
     file = io.BytesIO()
     soundfile.write(file, np.zeros(20_000), 1000, format="FLAC")
@@ -253,7 +253,7 @@ def test_a_sound_leads_to_no_other_file(
     listening: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FFmpeg opens what playlists name: files of the node, and addresses on the network."""
-    from dray.engine.vllm_adapter.sounds import _OPTIONS
+    from dray.engine.vllm_adapter.media.sounds import _OPTIONS
 
     (tmp_path / "a.wav").write_bytes(FILES[0])
     monkeypatch.chdir(tmp_path)

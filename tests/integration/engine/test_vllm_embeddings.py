@@ -129,7 +129,7 @@ def test_a_million_token_ids_are_refused_without_a_fault_for_each(
     def union(body: Any) -> Any:
         raise AssertionError("the union was asked")
 
-    monkeypatch.setattr("dray.engine.vllm_adapter.embedding._read_any", union)
+    monkeypatch.setattr("dray.engine.vllm_adapter.kinds.embedding._read_any", union)
     assert embedding.one({"input": [5] * 1_000_000}, Kind.EMBEDDING).error_code == "context_length_exceeded"
     assert embedding.one({"input": [5, 6, 7]}, Kind.EMBEDDING).response
 
@@ -138,7 +138,7 @@ def test_a_template_of_the_engine_arguments_is_read_from_its_file(
     lively_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No engine: what vLLM's class is given."""
-    from dray.engine.vllm_adapter import embedding as module
+    from dray.engine.vllm_adapter.kinds import embedding as module
 
     template = lively_model / "embedded.jinja"
     template.write_text("{{ messages[0].content }}")

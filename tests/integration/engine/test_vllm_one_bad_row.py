@@ -14,7 +14,7 @@ import pytest
 from dray.engine import replica
 from dray.engine.protocol import Engine, EngineSpec
 from dray.engine.replica import build_engine
-from dray.job.settings import JobSettings
+from dray.job.options.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.requests.model import Outcome, Request
 from dray.requests.spool.spool import encode

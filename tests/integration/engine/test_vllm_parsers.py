@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dray.engine.vllm_adapter.arguments import engine_arguments
-from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
+from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions, parser_options
 from tests.support.engines import generation_spec
 
 pytestmark = pytest.mark.integration

@@ -270,7 +270,7 @@ def test_what_is_no_sound_is_an_error_row_of_its_own(speech: Runner, content: by
 
 def test_a_file_leads_to_no_other(speech: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FFmpeg opens what playlists name: files of the node, and addresses on the network."""
-    from dray.engine.vllm_adapter.sounds import _OPTIONS
+    from dray.engine.vllm_adapter.media.sounds import _OPTIONS
 
     (tmp_path / "a.wav").write_bytes(SOUNDS[0])
     monkeypatch.chdir(tmp_path)
@@ -345,7 +345,7 @@ def test_a_silent_model_has_no_segments() -> None:
     """vLLM looks for a token before the end, and fails where there is none."""
     from types import SimpleNamespace
 
-    from dray.engine.vllm_adapter.speech import _Transcription
+    from dray.engine.vllm_adapter.kinds.speech import _Transcription
 
     own = SimpleNamespace(tokenizer=SimpleNamespace(eos_token_id=3))
     assert _Transcription._get_verbose_segments(own, tokens=(3,), log_probs=[]) == []  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prefect import flow
 
-from dray.job.result import JobResult
+from dray.job.ending.result import JobResult
 from dray.store import JobState, open_store
 from flows.awaited import abatch_inference
 from flows.batch_inference import batch_inference

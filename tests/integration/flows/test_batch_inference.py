@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from blocks import LocalRayCluster, ObjectStoreCredentials, ResultStore
 from dray.errors import ConfigError, EngineStartError, InputError
-from dray.job.result import JobResult
+from dray.job.ending.result import JobResult
 from dray.store import open_store
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
@@ -142,7 +142,7 @@ def test_words_stand_for_the_day_of_the_run_and_of_a_subflow(tmp_path: Path, nes
 def test_an_engine_that_cannot_start_ends_the_tasks_that_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.driver.readiness.START_SECONDS", 10.0)  # for the shard to begin to wait
+    monkeypatch.setattr("dray.driver.replicas.readiness.START_SECONDS", 10.0)  # the shard begins to wait
     requests = write_requests(tmp_path / "requests.jsonl", 3)
     slow = EngineOptions(name="simulated", arguments={"start_seconds": 120})
     began = time.monotonic()

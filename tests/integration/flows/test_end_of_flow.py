@@ -21,8 +21,8 @@ from dray.errors import (
     StoreFatalError,
     UnknownJobError,
 )
-from dray.job import opening
-from dray.job.opening import OpenJob
+from dray.job.beginning import opening
+from dray.job.beginning.opening import OpenJob
 from dray.store import Job, JobState, Store, open_store
 from flows import batch_inference as module
 from flows.batch_inference import batch_inference

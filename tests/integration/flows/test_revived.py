@@ -17,10 +17,10 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.states import AwaitingRetry, Cancelled, Failed, Pending, Running
 
 from dray.job import current_job
-from dray.job import opening as jobs
+from dray.job.beginning import opening as jobs
+from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.driverless import cancel_or_ask
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
+from dray.job.options.settings import JobSettings
 from dray.store import JobState, open_store
 from tasks import opening
 from tests.support.command import write_requests

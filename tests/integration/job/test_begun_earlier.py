@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from dray.history import Event
-from dray.job.finalising import finalise_job
-from dray.job.opening import open_job
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import open_job
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.store import REJECTED, ShardState, StoredOutcome, open_store
 from tests.support.history import keeping_history, read_history

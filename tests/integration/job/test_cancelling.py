@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dray.errors import FencedError, StoreError
+from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.cancelling import cancel
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
+from dray.job.options.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.store import open_store
 from tests.support.command import write_requests

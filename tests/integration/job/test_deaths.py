@@ -14,11 +14,11 @@ import pytest
 
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import ingest_job
-from dray.job.opening import open_job
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import open_job
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import Kind, RowDefaults, source_of
 from dray.shard.pump import run_shard
 from dray.store import AttemptCause, open_store

@@ -15,10 +15,10 @@ from dray.cli.app import run_app
 from dray.cli.server import PrefectServer
 from dray.driver.whole_job import run_job
 from dray.errors import InputError
-from dray.job.identity import fingerprint_of
-from dray.job.request import JobRequest
-from dray.job.resolving import NoBlocks, job_settings
-from dray.job.settings import JobSettings
+from dray.job.beginning.identity import fingerprint_of
+from dray.job.options.request import JobRequest
+from dray.job.options.resolving import NoBlocks, job_settings
+from dray.job.options.settings import JobSettings
 from dray.requests.sources import Rows
 from tests.support.command import ROOT as CHECKOUT
 from tests.support.command import dray

@@ -15,8 +15,8 @@ import pytest
 
 from dray.driver.whole_job import run_job
 from dray.errors import ConfigError, JobPausedError
-from dray.job.result import JobResult
-from dray.job.settings import JobSettings
+from dray.job.ending.result import JobResult
+from dray.job.options.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.shard import media_files
 from dray.shard.backoff import NO_WAIT_VARIABLE

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from dray.errors import DrayError
-from dray.job import ingesting
-from dray.job.expiring import expire
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import ingest_job
-from dray.job.opening import open_job
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import open_job
+from dray.job.ending.expiring import expire
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
+from dray.job.rows import ingesting
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import Outcome, RowDefaults, source_of
 from dray.requests.ingest import Ingested, ingest
 from dray.requests.spool.spool import SpoolWriter

@@ -17,14 +17,14 @@ import pytest
 
 from dray.cli.app import run_app
 from dray.errors import ConfigError, FencedError, JobFailedError
-from dray.job import publishing
+from dray.job.beginning.opening import open_job
 from dray.job.deleting import delete_job, finish_deletions
-from dray.job.finalising import finalise_job
-from dray.job.opening import open_job
-from dray.job.publishing import job_drafts
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.ending import publishing
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.publishing import job_drafts
+from dray.job.ending.timeline import Timeline
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
 from dray.report import ReportData
 from dray.requests import RowDefaults, source_of
 from dray.storage import drafts, retiring, s3_uploads

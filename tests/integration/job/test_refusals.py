@@ -16,10 +16,10 @@ from dray.cli.app import run_app
 from dray.cli.early import refuse_early
 from dray.cli.server import PrefectServer
 from dray.errors import ConfigError, InputError, JobBusyError, JobChangedError
-from dray.job.ingesting import ingest_job
-from dray.job.opening import open_job
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import open_job
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import Limits, RowDefaults, source_of
 from dray.storage.folders import Owner, take
 from dray.store import open_store

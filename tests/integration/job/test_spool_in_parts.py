@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from dray.errors import InputError
-from dray.job import spooling
+from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.deleting import delete_job
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
+from dray.job.options.settings import JobSettings
+from dray.job.rows import spooling
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import RowDefaults, decode, read_shard, source_of
 from dray.storage import objects
 from dray.storage.files import exists, remove
@@ -42,9 +42,9 @@ PARTS = 5
 DRIVER = """
 import json, sys
 from dray.errors import InputError
-from dray.job import spooling
-from dray.job.ingesting import ingest_job
-from dray.job.opening import open_job
+from dray.job.rows import spooling
+from dray.job.rows.ingesting import ingest_job
+from dray.job.beginning.opening import open_job
 from tests.integration.job.test_spool_in_parts import settings_of
 given = json.loads(sys.argv[1])
 spooling.PART_BYTES = given["part_bytes"]

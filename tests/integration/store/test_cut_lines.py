@@ -24,7 +24,7 @@ import pytest
 from dray.errors import FencedError, StoreTransientError, StoreUnreachableError
 from dray.store import JobLease, ShardLease, Store, migrate, open_store
 from dray.store import commit as commit_module
-from dray.store import connection as connection_module
+from dray.store.database import connection as connection_module
 from tests.support.cutting_proxy import CuttingProxy, Side
 from tests.support.postgres import PostgresServer
 from tests.support.stores import claimed, outcome, outcomes, ready_job

@@ -18,7 +18,7 @@ from dray.errors import FencedError, JobBusyError, UnknownJobError
 from dray.job import deleting
 from dray.job.deleting import delete_job, finish_deletions
 from dray.store import Charge, JobState, Notice, ReplicaRow, ReplicaState, Store, deletion, jobs, open_store
-from dray.store.schema import followers, metadata, spans
+from dray.store.database.schema import followers, metadata, spans
 from tests.support.command import ROOT
 from tests.support.stores import FakeClock, claimed, note_charges, outcomes, ready_job
 

@@ -16,8 +16,8 @@ from dray.shard import task
 from dray.shard.backoff import Backoff
 from dray.shard.work import AttemptEnd, AttemptResult, OpenWork, ShardWork
 from dray.store import Store, open_store
-from dray.store.connection import Tx
-from dray.store.engines import EngineKey, SharedEngines
+from dray.store.database.connection import Tx
+from dray.store.database.engines import EngineKey, SharedEngines
 from tests.support.postgres import PostgresServer
 from tests.support.stores import FINGERPRINT, ready_job
 
@@ -137,7 +137,7 @@ def test_engines_without_a_store_are_few(tmp_path: Path) -> None:
         open_store(str(tmp_path / f"{number}.db")).close()
     engines = SharedEngines(lambda key: pytest.fail("not asked for"))
     assert not engines._shared
-    from dray.store.connection import _ENGINES
+    from dray.store.database.connection import _ENGINES
 
     unused = [key for key, one in _ENGINES._shared.items() if not one.users]
     assert 0 < len(unused) <= 8

@@ -27,15 +27,16 @@ import pytest
 from sqlalchemy import event
 
 from dray.errors import FencedError, JobFailedError, StoreFatalError, StoreTransientError
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import ingest_job
-from dray.job.opening import open_job
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import open_job
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import RowDefaults, source_of
 from dray.requests.outputs.files import OutputFormat, write_outputs
 from dray.storage import files as files_module
-from dray.store import JobLease, JobState, ShardLease, ShardState, Store, open_store, sqlite_file
+from dray.store import JobLease, JobState, ShardLease, ShardState, Store, open_store
+from dray.store.database import sqlite_file
 from tests.support.clocks import replace_here
 from tests.support.command import write_requests
 from tests.support.history import check_history

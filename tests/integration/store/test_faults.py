@@ -23,9 +23,9 @@ from dray.errors import (
     StoreUnreachableError,
 )
 from dray.store import JobLease, Store, open_store
-from dray.store.clock import DatabaseClock
-from dray.store.connection import Database, Tx
-from dray.store.urls import parse_url
+from dray.store.database.clock import DatabaseClock
+from dray.store.database.connection import Database, Tx
+from dray.store.database.urls import parse_url
 from tests.support.postgres import PostgresServer
 from tests.support.stores import claimed, outcomes, ready_job
 

@@ -6,7 +6,7 @@ import pytest
 
 from dray.errors import ConfigError
 from dray.store import open_store
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration

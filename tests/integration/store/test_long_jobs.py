@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from dray.requests.model import REUSED
 from dray.store import Store, deletion, open_store, reading
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
 from tests.support.stores import FINGERPRINT
 
 pytestmark = pytest.mark.integration

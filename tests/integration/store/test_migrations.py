@@ -16,11 +16,11 @@ from sqlalchemy import create_engine, inspect
 import dray.store
 from dray.errors import ConfigError, StoreFatalError
 from dray.store import open_store
-from dray.store.clock import DatabaseClock
-from dray.store.connection import Database, Tx
+from dray.store.database.clock import DatabaseClock
+from dray.store.database.connection import Database, Tx
+from dray.store.database.schema import COMPATIBLE, REVISION, metadata
+from dray.store.database.urls import parse_url
 from dray.store.migrate import upgrade
-from dray.store.schema import COMPATIBLE, REVISION, metadata
-from dray.store.urls import parse_url
 from tests.support.older import made_by_older, revision_of
 from tests.support.postgres import PostgresServer
 from tests.support.stores import ready_job

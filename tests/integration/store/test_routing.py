@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from dray.driver.shard_views import replica_views
+from dray.driver.shard_tasks.views import replica_views
 from dray.errors import FencedError
 from dray.scheduling import Backlog, ShardView, choose
 from dray.store import Claim, JobLease, Notice, ReplicaRow, ReplicaState, Shard, ShardLease, ShardState, Store

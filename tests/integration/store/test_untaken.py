@@ -19,15 +19,16 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import InterruptedShardError, JobPausedError, StoreTransientError
 from dray.failures import rules
-from dray.job.ingesting import ingest_job
-from dray.job.opening import open_job
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import open_job
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import Kind, RowDefaults, source_of
 from dray.shard import lease, untaken
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.task import TaskResult, try_once
 from dray.shard.work import ShardWork
-from dray.store import ReplicaRow, ReplicaState, connection, open_store, sqlite_file
+from dray.store import ReplicaRow, ReplicaState, open_store
+from dray.store.database import connection, sqlite_file
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration

@@ -28,11 +28,12 @@ from dray.errors import (
     JobPausedError,
 )
 from dray.failures.causes import STORE_PATIENCE
-from dray.job import heeding, ingesting
+from dray.job import heeding
+from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.deadline import stop_signals
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
+from dray.job.options.settings import JobSettings
+from dray.job.rows import ingesting
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import RowDefaults, ingest, pulse, source_of
 from dray.requests.reading import queries
 from dray.requests.reading.queries import query_rows
@@ -43,7 +44,8 @@ from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.placing import placed
 from dray.shard.task import try_once
 from dray.shard.work import OpenWork, ShardWork
-from dray.store import AttemptCause, JobState, ReplicaRow, ReplicaState, Store, clock, open_store
+from dray.store import AttemptCause, JobState, ReplicaRow, ReplicaState, Store, open_store
+from dray.store.database import clock
 from tasks import heeding as page
 from tasks.prefect_run import Wish
 from tests.support.postgres import PostgresServer

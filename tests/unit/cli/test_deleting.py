@@ -17,18 +17,18 @@ from dray.cli import deleting
 from dray.cli.app import run_app
 from dray.cli.jobs import recipe_of
 from dray.errors import FencedError
+from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.deleting import finish_deletions
-from dray.job.finalising import finalise_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.request import JobRequest
-from dray.job.resolving import NoBlocks, job_settings
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.request import JobRequest
+from dray.job.options.resolving import NoBlocks, job_settings
+from dray.job.options.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.storage import ObjectStoreOptions, folders
 from dray.storage.folders import owner_of
 from dray.store import StoredOutcome, open_store, reading
-from dray.store.connection import Tx
+from dray.store.database.connection import Tx
 from tests.support.command import write_requests
 from tests.support.publishing import answer
 

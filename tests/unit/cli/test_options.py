@@ -11,8 +11,8 @@ from cyclopts import Group
 from dray.cli.app import app
 from dray.cli.options import OPTIONS, request_of
 from dray.errors import ConfigError
-from dray.job.forms import GROUPS, EngineOptions, RowOptions, SamplingOptions
-from dray.job.request import JobRequest
+from dray.job.options.forms import GROUPS, EngineOptions, RowOptions, SamplingOptions
+from dray.job.options.request import JobRequest
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dray.cli.options import pairs
 from dray.errors import ConfigError
-from dray.job.request import JobRequest
+from dray.job.options.request import JobRequest
 from dray.storage.files import absolute
 
 pytestmark = pytest.mark.unit

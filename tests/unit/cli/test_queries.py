@@ -10,7 +10,7 @@ import pytest
 from dray.cli import jobs, running
 from dray.cli.app import run_app
 from dray.errors import ConfigError
-from dray.job.request import JobRequest
+from dray.job.options.request import JobRequest
 from dray.store import Fingerprint, open_store
 
 pytestmark = pytest.mark.unit

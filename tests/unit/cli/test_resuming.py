@@ -11,10 +11,10 @@ from dray.cli import running
 from dray.cli.app import run_app
 from dray.errors import UnknownJobError
 from dray.job import current_job
-from dray.job.opening import open_job
-from dray.job.request import JobRequest
-from dray.job.resolving import NoBlocks, job_settings
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import open_job
+from dray.job.options.request import JobRequest
+from dray.job.options.resolving import NoBlocks, job_settings
+from dray.job.options.settings import JobSettings
 from dray.store import Fingerprint, open_store
 from tests.support.command import write_requests
 from tests.support.publishing import answer

@@ -19,10 +19,10 @@ from dray.cli.stopping import signals_stop
 from dray.cli.with_prefect import _despite, _the_flow
 from dray.errors import ConfigError, DrayError
 from dray.job import current_job
-from dray.job.finalising import cancelled_message
-from dray.job.opening import OpenJob, open_job
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.ending.finalising import cancelled_message
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
 from dray.requests.sources import RowDefaults, source_of
 from dray.store import JobState, open_store
 

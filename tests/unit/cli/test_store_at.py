@@ -17,11 +17,11 @@ from dray.cli.deleting import delete
 from dray.cli.jobs import cancel_job, export_job, recipe_of, rewrite_report, store_at
 from dray.cli.status import show_jobs, show_status
 from dray.errors import ConfigError, StoreFatalError, StoreUnreachableError, UnknownJobError
-from dray.job.opening import owner_of_job
+from dray.job.beginning.opening import owner_of_job
 from dray.report import ReportData
 from dray.storage import folders
 from dray.store import open_store
-from dray.store.schema import REVISION
+from dray.store.database.schema import REVISION
 from tests.support.older import made_by_older, revision_of
 from tests.support.stores import FINGERPRINT
 

@@ -16,7 +16,7 @@ from dray.cli.app import run_app
 from dray.cli.introduction import introduction, starting
 from dray.cluster import connect
 from dray.job import current_job
-from dray.job.request import JobRequest
+from dray.job.options.request import JobRequest
 from dray.report import Pulse
 
 pytestmark = pytest.mark.unit

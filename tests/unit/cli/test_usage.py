@@ -14,7 +14,7 @@ from dray.cli import early, output
 from dray.cli.app import run_app
 from dray.cli.server import PrefectServer
 from dray.errors import ConfigError
-from dray.job.request import JobRequest
+from dray.job.options.request import JobRequest
 from dray.storage import file_system
 from dray.store import open_store
 from tests.support.stores import ready_job

@@ -13,9 +13,9 @@ from dray.cli.without_prefect import run_plain
 from dray.driver import whole_job
 from dray.errors import DrayError, JobPausedError
 from dray.job import current_job
-from dray.job.opening import open_job
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import open_job
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
 from dray.store import JobState, open_store
 from tests.support.no_cluster import NoCluster
 

@@ -13,7 +13,7 @@ from dray.cluster.asking import ReplicaResources, replicas_on
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
 from dray.cluster.capacity import Room
 from dray.cluster.placing import actor_options, default_replicas, expected_replicas, shrunk
-from dray.driver.rented_places import held
+from dray.driver.capacity.rented_places import held
 from dray.engine.protocol import EngineSpec
 from dray.requests import Kind
 

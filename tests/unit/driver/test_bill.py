@@ -9,8 +9,8 @@ import pytest
 
 from dray.account import Phase
 from dray.driver.whole_job import run_job
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import open_store
 from tests.support.lanes import parts_on

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.driver.capacity_policy import Rule, Situation, SpotHistory, decide, of_one_kind
+from dray.driver.capacity.policy import Rule, Situation, SpotHistory, decide, of_one_kind
 from tests.benchmarks.deadline import of_dray
 from tests.support.spot_market import Market, Run, View, oracle, replay
 

@@ -10,8 +10,8 @@ import pytest
 
 from dray.cluster.asking import ReplicaResources
 from dray.driver.events import Outlook, ReplicaLogged, ReplicaReady, ReplicasWait
-from dray.driver.replica_handle import ReplicaStart
-from dray.driver.wording import plan_line
+from dray.driver.replicas.handle import ReplicaStart
+from dray.driver.telling.wording import plan_line
 from dray.engine import EngineInfo
 
 pytestmark = pytest.mark.unit

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.driver.capacity_policy import Situation
-from dray.driver.growth import Load, wanted
-from dray.driver.work_left import Rate, work_of
+from dray.driver.capacity.growth import Load, wanted
+from dray.driver.capacity.policy import Situation
+from dray.driver.capacity.work_left import Rate, work_of
 from dray.store import Shard, ShardState
 
 pytestmark = pytest.mark.unit

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.driver.events import Event
-from dray.driver.idling import Bound, IdleWatch, bound_of, standby_of, why_idle
-from dray.driver.slots import MOST_SLOTS
+from dray.driver.shard_tasks.idling import Bound, IdleWatch, bound_of, standby_of, why_idle
+from dray.driver.shard_tasks.slots import MOST_SLOTS
 from dray.store import ShardState
 from tests.support.clocks import replace_here
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dray.driver.lanes import LONGEST_PAUSE, Lanes, on_free_nodes
-from dray.driver.replica_handle import ReplicaHandle
+from dray.driver.replicas.handle import ReplicaHandle
+from dray.driver.replicas.lanes import LONGEST_PAUSE, Lanes, on_free_nodes
 from dray.engine.protocol import EngineSpec
 from dray.kinds import Kind
 from dray.store import ReplicaState

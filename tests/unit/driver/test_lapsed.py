@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.driver.lapsed import LapsedLeases
+from dray.driver.shard_tasks.lapsed import LapsedLeases
 from dray.store import JobLease, ReplicaRow, ReplicaState, ShardState, Store, open_store
 from tests.support.stores import FakeClock, claimed, ready_job
 

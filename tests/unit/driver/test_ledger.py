@@ -13,11 +13,11 @@ from dray.account.spans import Phase
 from dray.cluster.base import ClusterInfo, Node
 from dray.driver.events import ReplicaChanged, ReplicaLooked, ReplicaReady
 from dray.driver.ledger import Ledger
-from dray.driver.replica_handle import ReplicaHandle
+from dray.driver.replicas.handle import ReplicaHandle
 from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
-from dray.job.opening import OpenJob
+from dray.job.beginning.opening import OpenJob
 from dray.requests import Kind
 from dray.steady_clock import SteadyClock
 from dray.store import ReplicaState

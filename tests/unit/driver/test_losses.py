@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import Engine, event
 
 from dray.cluster.losses import NodeFacts
-from dray.driver import losses as judged
 from dray.driver.events import Event, NodeLost, ReplicaLost
-from dray.driver.losses import Losses, StoreBudgets
-from dray.driver.replica_handle import Loss, ReplicaHandle
+from dray.driver.replicas import losses as judged
+from dray.driver.replicas.handle import Loss, ReplicaHandle
+from dray.driver.replicas.losses import Losses, StoreBudgets
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, EngineStartError, FencedError, ReplicaLostError, StoreTransientError
 from dray.failures.facts import Cause

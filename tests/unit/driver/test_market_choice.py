@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dray.driver.capacity_policy import Decision, Rule, Situation
-from dray.driver.market_choice import SHORT_SECONDS, Held, MarketChoice
+from dray.driver.capacity.market import SHORT_SECONDS, Held, MarketChoice
+from dray.driver.capacity.policy import Decision, Rule, Situation
 
 pytestmark = pytest.mark.unit
 

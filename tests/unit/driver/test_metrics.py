@@ -19,7 +19,7 @@ from dray.driver.events import (
     ReplicaLost,
     StoreAway,
 )
-from dray.driver.metrics import (
+from dray.driver.telling.metrics import (
     BUSY,
     COMPLETION,
     FIGURES,

@@ -16,14 +16,14 @@ from dray.driver.events import (
     ShardSubmitted,
     Warned,
 )
-from dray.driver.observers import ListenersObserver, LogObserver, ReportObserver
-from dray.driver.replica_handle import ReplicaHandle, ReplicaStart
+from dray.driver.replicas.handle import ReplicaHandle, ReplicaStart
+from dray.driver.telling.observers import ListenersObserver, LogObserver, ReportObserver
 from dray.engine import EngineInfo, ReplicaStatus
 from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import EngineSpec
 from dray.job import current_job
-from dray.job.reporting import ReplicaAccount
-from dray.job.timeline import Timeline
+from dray.job.ending.reporting import ReplicaAccount
+from dray.job.ending.timeline import Timeline
 from dray.report import Pulse
 from dray.requests import Kind
 from dray.shard.pump import ShardReceipt

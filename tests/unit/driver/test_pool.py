@@ -11,9 +11,9 @@ import pytest
 
 from dray.cluster.base import START_SECONDS, Node
 from dray.cluster.placing import NoGroupError
-from dray.driver.lanes import LONGEST_PAUSE
-from dray.driver.pool import DRAIN_SECONDS, SILENT_SECONDS, ReplicaPool
-from dray.driver.replica_handle import Loss
+from dray.driver.replicas.handle import Loss
+from dray.driver.replicas.lanes import LONGEST_PAUSE
+from dray.driver.replicas.pool import DRAIN_SECONDS, SILENT_SECONDS, ReplicaPool
 from dray.driver.watched_time import LOOKS
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, ReplicaLostError

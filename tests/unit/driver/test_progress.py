@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from dray.driver import progress
 from dray.driver.events import ErrorShareReached, Event, Progressed
-from dray.driver.progress import ERROR_ROWS, ERROR_SHARES, ErrorShare, JobProgress
-from dray.job.ingesting import ingest_job
-from dray.job.opening import open_job, reopen
-from dray.job.settings import JobSettings
+from dray.driver.telling import progress
+from dray.driver.telling.progress import ERROR_ROWS, ERROR_SHARES, ErrorShare, JobProgress
+from dray.job.beginning.opening import open_job, reopen
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from tests.support.stores import claimed, failure, outcome
 
 pytestmark = pytest.mark.unit

@@ -9,8 +9,8 @@ import pytest
 
 from dray.cluster.base import START_SECONDS
 from dray.driver.events import Event
-from dray.driver.pool import ReplicaPool
-from dray.driver.readiness import Readiness
+from dray.driver.replicas.pool import ReplicaPool
+from dray.driver.replicas.readiness import Readiness
 from dray.errors import EngineStartError, JobPausedError
 
 pytestmark = pytest.mark.unit

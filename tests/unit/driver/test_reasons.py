@@ -10,8 +10,8 @@ import pytest
 
 from dray.cli.facts import facts_of
 from dray.cli.wording import status_lines
-from dray.driver.reasons import reason_of
 from dray.driver.resting import put_to_rest
+from dray.driver.telling.reasons import reason_of
 from dray.errors import (
     ClusterError,
     ConfigError,
@@ -22,9 +22,9 @@ from dray.errors import (
     Problem,
     RequestRefused,
 )
-from dray.job.ingesting import ingest_job
-from dray.job.opening import open_job
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import open_job
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.storage.files import FULL
 from dray.store import open_store
 

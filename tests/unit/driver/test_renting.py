@@ -16,11 +16,11 @@ from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import Node
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.providers.protocol import Grant, Machine, Market, Phase
-from dray.driver import rented_places
+from dray.driver.capacity import rented_places
+from dray.driver.capacity.rented_places import MOST_STRAYS, REST_SECONDS, Strays
+from dray.driver.capacity.renting import Renting
 from dray.driver.events import CapacityDecided, Event, MarketDecided, ReplicaChanged
-from dray.driver.rented_places import MOST_STRAYS, REST_SECONDS, Strays
-from dray.driver.renting import Renting
-from dray.driver.replica_handle import ReplicaHandle
+from dray.driver.replicas.handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
 from dray.errors import ClusterError
 from dray.requests import Kind

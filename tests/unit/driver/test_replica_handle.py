@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dray.driver.replica_handle import ReplicaHandle
+from dray.driver.replicas.handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
 from dray.requests import Kind
 from dray.store import ReplicaState

@@ -11,8 +11,7 @@ import pytest
 
 from dray.cluster.base import START_SECONDS
 from dray.cluster.capacity import Capacity, Room
-from dray.driver import outage, readiness, run, waiting
-from dray.driver import shards as shard_tasks
+from dray.driver import outage, run
 from dray.driver.events import (
     NodeNoticed,
     Progressed,
@@ -26,7 +25,9 @@ from dray.driver.events import (
 )
 from dray.driver.executor import TaskEnd
 from dray.driver.outage import SpoolWatch
+from dray.driver.replicas import readiness, waiting
 from dray.driver.run import Driver
+from dray.driver.shard_tasks import shards as shard_tasks
 from dray.driver.whole_job import engine_spec
 from dray.errors import (
     DrayError,
@@ -38,9 +39,9 @@ from dray.errors import (
     StoreFatalError,
     StoreTransientError,
 )
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job, reopen
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import OpenJob, open_job, reopen
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.notices import Kind, Notice
 from dray.shard.task import Ended, TaskResult
 from dray.store import AttemptCause, JobState, Store

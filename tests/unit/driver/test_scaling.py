@@ -15,7 +15,12 @@ import pytest
 
 from dray.account import Span
 from dray.cluster.capacity import Capacity, Room
-from dray.driver import capacity_policy, purse, readiness, scaling
+from dray.driver.capacity import policy as capacity_policy
+from dray.driver.capacity import purse, scaling
+from dray.driver.capacity.market import MarketChoice
+from dray.driver.capacity.purse import Purse
+from dray.driver.capacity.scaling import Scaling
+from dray.driver.capacity.work_left import Work
 from dray.driver.events import (
     CapacityDecided,
     CapacityMissing,
@@ -26,18 +31,15 @@ from dray.driver.events import (
     Warned,
 )
 from dray.driver.intervals import Intervals
-from dray.driver.market_choice import MarketChoice
-from dray.driver.purse import Purse
-from dray.driver.scaling import Scaling
+from dray.driver.replicas import readiness
 from dray.driver.whole_job import run_job
-from dray.driver.work_left import Work
 from dray.errors import ConfigError, JobPausedError
-from dray.job.capacity_notes import decisions_of
-from dray.job.opening import OpenJob
-from dray.job.replica_range import ReplicaRange, read_range
-from dray.job.request import JobRequest
-from dray.job.result import JobResult
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import OpenJob
+from dray.job.ending.capacity_notes import decisions_of
+from dray.job.ending.result import JobResult
+from dray.job.options.replica_range import ReplicaRange, read_range
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
 from dray.requests.model import Outcome
 from dray.requests.sources import source_of
 from dray.shard.backoff import NO_WAIT_VARIABLE

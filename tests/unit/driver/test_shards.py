@@ -11,14 +11,14 @@ from typing import cast
 import pytest
 
 from dray.cluster import Node
-from dray.driver import crashes as shard_crashes
-from dray.driver import shards as shard_tasks
-from dray.driver.crashes import MAX_CRASHES, pause_after
 from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warned
 from dray.driver.executor import TaskEnd
-from dray.driver.idling import Bound, bound_tasks
-from dray.driver.lapsed import LapsedLeases, Unclaimed
-from dray.driver.shards import (
+from dray.driver.shard_tasks import crashes as shard_crashes
+from dray.driver.shard_tasks import shards as shard_tasks
+from dray.driver.shard_tasks.crashes import MAX_CRASHES, pause_after
+from dray.driver.shard_tasks.idling import Bound, bound_tasks
+from dray.driver.shard_tasks.lapsed import LapsedLeases, Unclaimed
+from dray.driver.shard_tasks.shards import (
     EARLY,
     ENDING_SECONDS,
     HUNG_SECONDS,
@@ -28,7 +28,7 @@ from dray.driver.shards import (
 )
 from dray.errors import FencedError, JobFailedError, JobPausedError, StoreTransientError
 from dray.failures.causes import Cause
-from dray.job.opening import OpenJob
+from dray.job.beginning.opening import OpenJob
 from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended, TaskResult
 from dray.store import JobLease, ReplicaRow, ReplicaState, ShardState, Store, open_store

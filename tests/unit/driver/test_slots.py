@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.driver.slots import LEAST_SLOTS, MOST_SLOTS, slots_of
+from dray.driver.shard_tasks.slots import LEAST_SLOTS, MOST_SLOTS, slots_of
 
 pytestmark = pytest.mark.unit
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from dray.cluster.base import Node
-from dray.driver import lanes
-from dray.driver import pool as pools
-from dray.driver.losses import Losses
-from dray.driver.pool import ReplicaPool
-from dray.driver.replica_handle import Loss
+from dray.driver.replicas import lanes
+from dray.driver.replicas import pool as pools
+from dray.driver.replicas.handle import Loss
+from dray.driver.replicas.losses import Losses
+from dray.driver.replicas.pool import ReplicaPool
 from dray.engine.protocol import EngineSpec
 from dray.errors import (
     ConfigError,

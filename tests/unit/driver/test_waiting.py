@@ -11,8 +11,8 @@ import pytest
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import Node, NodeType
 from dray.cluster.capacity import Capacity, Room
-from dray.driver.replica_handle import ReplicaHandle
-from dray.driver.waiting import Places, why_waiting
+from dray.driver.replicas.handle import ReplicaHandle
+from dray.driver.replicas.waiting import Places, why_waiting
 from dray.engine.protocol import EngineSpec
 from dray.requests import Kind
 from tests.support.clocks import replace_here

@@ -34,9 +34,9 @@ from dray.errors import (
     JobFailedError,
     JobPausedError,
 )
-from dray.job.opening import open_job
-from dray.job.result import JobResult
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import open_job
+from dray.job.ending.result import JobResult
+from dray.job.options.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, open_store
 from tests.support.lanes import parts_on

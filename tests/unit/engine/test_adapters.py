@@ -13,10 +13,10 @@ from safetensors.numpy import load_file, save_file
 
 from dray.engine.adapters import adapter_folders, adapter_names, adapters_of, rank_for, with_absolute_folders
 from dray.errors import ConfigError
-from dray.job.checks import check_arguments
-from dray.job.forms import EngineOptions
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
+from dray.job.options.checks import check_arguments
+from dray.job.options.forms import EngineOptions
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
 from tests.support.lora import CONFIG, PREFIX, WEIGHTS, write_adapter
 
 pytestmark = pytest.mark.unit

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.engine.vllm_adapter.rank_memory import PREFIX, remove_unowned
+from dray.engine.vllm_adapter.core.rank_memory import PREFIX, remove_unowned
 from dray.owner import owner_name
 
 pytestmark = [pytest.mark.unit, pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")]
@@ -21,7 +21,7 @@ _FOLDER = Path("/dev/shm")
 _ENGINE = """
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
-from dray.engine.vllm_adapter import rank_process
+from dray.engine.vllm_adapter.core import rank_process
 
 def rank():
     made = SharedMemory(create=True, size=100)

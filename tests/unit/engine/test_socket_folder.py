@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.engine.vllm_adapter.socket_folder import SocketFolder
+from dray.engine.vllm_adapter.core.socket_folder import SocketFolder
 
 pytestmark = pytest.mark.unit
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dray.engine import EngineSpec
 from dray.engine.redaction import without_quotes
 from dray.engine.vllm_adapter.arguments import ENVIRONMENT, _cache_bytes, prepare_environment, runs_eagerly
-from dray.engine.vllm_adapter.core_apart import CoreLine
-from dray.engine.vllm_adapter.core_process import LastWords
+from dray.engine.vllm_adapter.core.apart import CoreLine
+from dray.engine.vllm_adapter.core.process import LastWords
 from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.errors import ConfigError, EngineDeadError
 from dray.failures.signs import out_of_memory

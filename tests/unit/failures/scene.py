@@ -14,9 +14,9 @@ from pathlib import Path
 from dray.cluster.asking import ReplicaResources
 from dray.driver.events import Event, ReplicaLost
 from dray.driver.intervals import Intervals
-from dray.driver.losses import Losses, StoreBudgets
-from dray.driver.pool import ReplicaPool
-from dray.driver.replica_handle import Loss, ReplicaHandle
+from dray.driver.replicas.handle import Loss, ReplicaHandle
+from dray.driver.replicas.losses import Losses, StoreBudgets
+from dray.driver.replicas.pool import ReplicaPool
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, ReplicaLostError
 from dray.kinds import Kind

@@ -47,7 +47,7 @@ from dray.failures.facts import NOTICE_SECONDS, Cause, Facts, in_force
 from dray.failures.foreign import Sign
 from dray.failures.rules import RULES, STORE_PATIENCE
 from dray.failures.signs import ErrorFacts, facts_of
-from dray.store.seam import translate
+from dray.store.database.seam import translate
 
 pytestmark = pytest.mark.unit
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.driver import losses
+from dray.driver.replicas import losses
 from dray.engine.ray_errors import ray_errors
 from dray.errors import DrayError, InterruptedShardError, JobPausedError
 from dray.failures import rules
@@ -27,7 +27,8 @@ from dray.failures.rules import RULES, Rule
 from dray.failures.signs import OURS
 from dray.shard import ending, untaken
 from dray.shard.backoff import Backoff
-from dray.store import Notice, open_store, sqlite_file
+from dray.store import Notice, open_store
+from dray.store.database import sqlite_file
 from tests.support.thread_fleet import Death, ThreadReplica
 from tests.unit.failures.scene import ANYTHING, JOB, Scene
 

@@ -213,12 +213,12 @@ NEVER_SQL = {
 
 
 def test_every_exception_of_sqlalchemy_is_known_and_translated() -> None:
-    from dray.store.seam import translate
+    from dray.store.database.seam import translate
 
     module = importlib.import_module("sqlalchemy.exc")
     kinds = {one.__name__: one for one in exceptions(module) if one.__module__ == module.__name__}
     listed = FROM_THE_DRIVER | POOL | OUR_FAULT | set(NEVER_SQL)
-    assert set(kinds) - listed == set(), "new in SQLAlchemy: say what it means in dray/store/seam.py"
+    assert set(kinds) - listed == set(), "new in SQLAlchemy: say what it means in dray/store/database/seam.py"
     assert listed - set(kinds) == set(), "gone from SQLAlchemy"
     for name in listed - set(NEVER_SQL):
         error = made(kinds[name])

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from dray.errors import ConfigError
-from dray.job.identity import fingerprint_of
-from dray.job.resolving import job_settings
-from dray.job.settings import JobSettings
+from dray.job.beginning.identity import fingerprint_of
+from dray.job.options.resolving import job_settings
+from dray.job.options.settings import JobSettings
 from dray.requests import Kind, source_of
 from dray.requests.sources import SqlQuery
 from flows.naming import named, named_input

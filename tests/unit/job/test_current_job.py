@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from dray.job import current_job
-from dray.job.opening import OpenJob
+from dray.job.beginning.opening import OpenJob
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from dray.job.dated import dated
-from dray.job.request import JobRequest
+from dray.job.options.dated import dated
+from dray.job.options.request import JobRequest
 
 NIGHT = datetime(2026, 3, 1, 2, 5, 59, tzinfo=UTC)
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from dray.cli.app import app
-from dray.driver.idling import MOST_STANDBY
-from dray.driver.slots import LEAST_SLOTS, MOST_SLOTS
+from dray.driver.shard_tasks.idling import MOST_STANDBY
+from dray.driver.shard_tasks.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.engine.admission import ADMISSION_FACTOR
 from dray.engine.simulated import SimulatedSettings
-from dray.job.ingesting import _MANY_SHARDS, _ROWS
-from dray.job.spooling import PART_BYTES as SPOOL_BYTES
+from dray.job.rows.ingesting import _MANY_SHARDS, _ROWS
+from dray.job.rows.spooling import PART_BYTES as SPOOL_BYTES
 from dray.requests.spool.arranging import WINDOW_BYTES, WINDOW_ROWS
 from dray.requests.spool.spool import MAX_MARKS
 from dray.shard.lease import RENEW_EVERY
 from dray.storage.layout import PART_BYTES
-from dray.store.shard_calls import SHARD_TTL
+from dray.store.calls.shards import SHARD_TTL
 from flows.parameters import EngineOptions
 
 pytestmark = pytest.mark.unit
@@ -71,7 +71,7 @@ def test_a_template_with_a_line_end_is_quoted_so_that_it_has_one() -> None:
 
 def test_figures_of_scale() -> None:
     assert f"`--part-bytes` ({PART_BYTES >> 30} GiB" in SCALE
-    assert f"at most {SPOOL_BYTES >> 30} GiB (`PART_BYTES` in `dray/job/spooling.py`)" in SCALE
+    assert f"at most {SPOOL_BYTES >> 30} GiB (`PART_BYTES` in `dray/job/rows/spooling.py`)" in SCALE
     assert f"5 TB are {-(-5 * 10**12 // SPOOL_BYTES)} parts. - **Room.**" in SCALE
     assert f"for an object store | {2 * SPOOL_BYTES + WINDOW_BYTES >> 30} GiB: a part" in SCALE
     assert f"in windows of {WINDOW_ROWS:,} rows or {WINDOW_BYTES >> 30} GiB" in SCALE

@@ -11,13 +11,13 @@ import pytest
 
 from dray.driver.whole_job import end_state
 from dray.errors import FencedError, StoreFatalError
-from dray.job.expiring import expire
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.ending.expiring import expire
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.report import ReportData
 from dray.requests import Outcome, source_of
 from dray.store import Counts, JobState, ShardLease, ShardState, Store, open_store
@@ -67,7 +67,7 @@ def test_a_crash_while_rows_expire_is_gone_on_from(make_settings: MakeSettings) 
         open_store(job.settings.store_url, create=False) as store,
         pytest.raises(KeyboardInterrupt),
     ):
-        patch.setattr("dray.job.expiring.publish", _crash)
+        patch.setattr("dray.job.ending.expiring.publish", _crash)
         expire(store, job)
     release(job)
     again = opened(make_settings(completion_window=None))
@@ -165,7 +165,7 @@ def test_rows_that_follow_another_share_its_fate(
     with open_store(job.settings.store_url, create=False) as store:
         store.commit(_held(store, job, 0), _answers(0))
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("dray.job.expiring.answer_followers", _crash)
+            patch.setattr("dray.job.ending.expiring.answer_followers", _crash)
             expire(store, job)
         assert store.counts(job.job_id) == Counts(total=6, done=1, failed=1)
         release(job)

@@ -12,13 +12,13 @@ import pytest
 from dray.account import Span
 from dray.engine import EngineInfo
 from dray.engine.tuning import Limits, Tuned
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.reporting import ReplicaAccount
-from dray.job.result import JobResult
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.reporting import ReplicaAccount
+from dray.job.ending.result import JobResult
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.report import ReportData
 from dray.requests import decode, read_shard
 from dray.requests.model import Outcome

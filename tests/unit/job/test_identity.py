@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dray.job.argument_files import with_contents
-from dray.job.identity import derived_job_id, fingerprint_of
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
+from dray.job.beginning.identity import derived_job_id, fingerprint_of
+from dray.job.options.argument_files import with_contents
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
 from dray.requests import Kind, RowDefaults, source_of
 from dray.store import Fingerprint
 

@@ -13,11 +13,11 @@ import pytest
 
 from dray.cluster.placing import USUAL_SEQS
 from dray.errors import InputError
-from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, _taper, ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
-from dray.job.sharing import has_followers, told_of
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import _ROWS, _enough_shards, _most_shards, _taper, ingest_job
+from dray.job.rows.sharing import has_followers, told_of
 from dray.requests import source_of
 from dray.requests.ingest import Ingested, cut
 from dray.requests.spool.marks import Mark, Marks, SpoolPart, enough_ranges, steps

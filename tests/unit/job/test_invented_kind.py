@@ -21,11 +21,11 @@ from dray.engine.admission import sequences_of
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import InputError, RequestRefused
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import engine_kind, ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import engine_kind, ingest_job
 from dray.kinds import KINDS, Body, EngineKind, Kind, OutputColumn, count_prompts, kind_named
 from dray.requests import RowDefaults, read_shard, source_of
 from dray.requests.model import Outcome, Request

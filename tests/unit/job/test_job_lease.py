@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from dray.errors import JobBusyError
-from dray.job import opening
+from dray.job.beginning import opening
+from dray.job.beginning.opening import open_job
 from dray.job.job_lease import job_lease_kept
-from dray.job.opening import open_job
-from dray.job.settings import JobSettings
+from dray.job.options.settings import JobSettings
 from dray.store import open_store
 
 pytestmark = pytest.mark.unit

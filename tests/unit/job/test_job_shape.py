@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dray.job.job_shape import job_sequences, job_shape
+from dray.job.rows.shape import job_sequences, job_shape
 from dray.requests.model import Request
 from dray.requests.shape import shape_of
 from dray.requests.spool.spool import encode

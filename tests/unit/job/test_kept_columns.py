@@ -11,15 +11,15 @@ import pytest
 
 from dray.cli.jobs import export_job
 from dray.errors import JobFailedError
+from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.deleting import delete_job
-from dray.job.finalising import finalise_job
-from dray.job.forms import EngineOptions
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.plan_file import identity_of
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.forms import EngineOptions
+from dray.job.options.plan_file import identity_of
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import RowDefaults, source_of
 from dray.requests.spool.spool import index_of
 from dray.store import open_store

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from dray.errors import ConfigError, WeightsError
-from dray.job.model_files import check_model, model_digest
+from dray.job.options.model_files import check_model, model_digest
 from dray.weights.source.configuration import configuration_of
 from dray.weights.source.content import content_digests
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dray.errors import ConfigError
-from dray.job import checks
-from dray.job.checks import check_weights
-from dray.job.model_files import check_model, refuse_misfit, refuse_typo
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
+from dray.job.options import checks
+from dray.job.options.checks import check_weights
+from dray.job.options.model_files import check_model, refuse_misfit, refuse_typo
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
 from dray.kinds import Overflow
 from dray.requests.sources import RowDefaults
 from dray.weights import Manifest

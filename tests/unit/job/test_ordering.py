@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.ordering import LEAST_ROWS, ORDER, Ordering
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
+from dray.job.rows.ordering import LEAST_ROWS, ORDER, Ordering
 from dray.requests.spool.spool import decode, read_shard
 from dray.store import Shard, open_store
 

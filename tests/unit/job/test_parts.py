@@ -14,11 +14,11 @@ import pytest
 from dray.cli.jobs import export_job
 from dray.driver.whole_job import run_job
 from dray.errors import ConfigError, FencedError
-from dray.job.finalising import finalise_job
-from dray.job.opening import open_job
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import open_job
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
 from dray.report import ReportData
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.storage import retiring

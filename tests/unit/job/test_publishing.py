@@ -11,11 +11,11 @@ import pytest
 
 from dray.cli.jobs import export_job
 from dray.errors import ConfigError, FencedError, JobFailedError
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import ingest_job
-from dray.job.opening import open_job
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import open_job
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import source_of
 from dray.storage.folders import Owner, owner_of
 from dray.store import JobState, Store, open_store

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from dray.errors import ConfigError, InputError, JobChangedError
-from dray.job.expiring import expire
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.ending.expiring import expire
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import source_of
 from dray.store import JobState, open_store
 

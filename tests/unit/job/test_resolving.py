@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dray.errors import ConfigError
-from dray.job.request import JobRequest
-from dray.job.resolving import NoBlocks, cluster_settings, job_settings, store_url
-from dray.store.urls import parse_url
+from dray.job.options.request import JobRequest
+from dray.job.options.resolving import NoBlocks, cluster_settings, job_settings, store_url
+from dray.store.database.urls import parse_url
 
 pytestmark = pytest.mark.unit
 

@@ -10,11 +10,11 @@ import pytest
 
 from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
-from dray.job.checks import check_arguments
-from dray.job.forms import EngineOptions
-from dray.job.opening import describe
-from dray.job.request import JobRequest
-from dray.job.settings import JobSettings, Resolved
+from dray.job.beginning.opening import describe
+from dray.job.options.checks import check_arguments
+from dray.job.options.forms import EngineOptions
+from dray.job.options.request import JobRequest
+from dray.job.options.settings import JobSettings, Resolved
 from dray.requests import Kind, RowDefaults, source_of
 from dray.requests.media.medium import IMAGES, SOUNDS, VIDEOS, Medium
 from dray.weights import Manifest

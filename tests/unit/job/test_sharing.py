@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import dray.job.reusing
+import dray.job.rows.reusing
 from dray.engine import simulated
 from dray.errors import ConfigError, JobFailedError
-from dray.job import failed_requests
 from dray.job.deleting import delete_job
-from dray.job.failed_requests import FailedRequests, write_failed
+from dray.job.ending import failed_requests
+from dray.job.ending.failed_requests import FailedRequests, write_failed
 from dray.requests import ingest, source_of
 from dray.requests.model import FOLLOWED, REUSED
 from dray.requests.overflow import mark_of
@@ -67,7 +67,7 @@ class Jobs:
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
     for module, names in (
         ("dray.shard.pump", ["MICRO_BATCH_ROWS"]),
-        ("dray.job.spooling", ["PART_BYTES"]),
+        ("dray.job.rows.spooling", ["PART_BYTES"]),
         ("dray.shard.placing", ["_ASK_EVERY"]),
         ("dray.shard.verdicts", ["_ASK_EVERY"]),
     ):
@@ -194,7 +194,7 @@ def test_answers_that_might_be_others_are_not_taken_and_the_reason_is_told(
         jobs.run("first", ["a", "b"], **({"overflow": "cut-head"} if differs == "policy" else {}))
     if differs == "version":
         monkeypatch.setattr(simulated, "__version__", "99")
-        monkeypatch.setattr(dray.job.reusing, "version_here", lambda engine: "99")
+        monkeypatch.setattr(dray.job.rows.reusing, "version_here", lambda engine: "99")
     elif differs == "arguments":
         monkeypatch.setattr(thread_job, "REFUSED", "is refused otherwise")
     result = jobs.run("second", ["a", "b"], reuse=True)

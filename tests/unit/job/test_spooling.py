@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from dray.errors import FencedError, JobChangedError
-from dray.job import ingesting
+from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.deleting import delete_job
-from dray.job.expiring import expire
-from dray.job.finalising import finalise_job
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.ending.expiring import expire
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
+from dray.job.rows import ingesting
+from dray.job.rows.ingesting import ingest_job
 from dray.requests.ingest import ingest
 from dray.store import JobState, Shard, Store, open_store
 from tests.support.spools import prompts_of, resumed, spool_files

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dray.job.timeline import Timeline
+from dray.job.ending.timeline import Timeline
 
 pytestmark = pytest.mark.unit
 

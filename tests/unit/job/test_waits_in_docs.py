@@ -11,17 +11,18 @@ import pytest
 from dray.cli import server, status
 from dray.cluster import agents, connect, head
 from dray.cluster.base import START_SECONDS
-from dray.driver import losses, pool, shards
 from dray.driver.intervals import Intervals
+from dray.driver.replicas import losses, pool
+from dray.driver.shard_tasks import shards
 from dray.engine import sessions
 from dray.failures.causes import STORE_PATIENCE
 from dray.job import cancelling, heeding
-from dray.job.opening import DRIVER_TTL
+from dray.job.beginning.opening import DRIVER_TTL
 from dray.requests import pulse
 from dray.requests.reading import queries
 from dray.shard import verdicts
-from dray.store import connection, sqlite_file, turn
-from dray.store.shard_calls import SHARD_TTL
+from dray.store.calls.shards import SHARD_TTL
+from dray.store.database import connection, sqlite_file, turn
 from dray.store.store import PATIENCE
 from dray.weights.fetch import fetcher
 from dray.weights.node import peers, ready

@@ -12,12 +12,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from dray.errors import CancelledError, JobChangedError
-from dray.job import weighing
-from dray.job.ingesting import ingest_job
-from dray.job.model_files import model_digest
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
-from dray.job.weighing import WEIGHTS, Weighing
+from dray.job.beginning import weighing
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.weighing import WEIGHTS, Weighing
+from dray.job.options.model_files import model_digest
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import Outcome
 from dray.store import JobState, Store, open_store
 from dray.weights.source import content

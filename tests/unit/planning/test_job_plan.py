@@ -17,10 +17,10 @@ from dray.cli.app import run_app
 from dray.engine.argument_policy import refuse_spread
 from dray.engine.ranks import nodes_of
 from dray.errors import ConfigError, InputError, JobChangedError
-from dray.job import plan_file
-from dray.job.forms import EngineOptions
-from dray.job.request import JobRequest
-from dray.job.resolving import NoBlocks, job_settings
+from dray.job.options import plan_file
+from dray.job.options.forms import EngineOptions
+from dray.job.options.request import JobRequest
+from dray.job.options.resolving import NoBlocks, job_settings
 from dray.planner.efficiencies import model_key
 from dray.planner.models import model_facts
 from dray.planner.workload import InputLines

@@ -12,7 +12,7 @@ from sqlalchemy.exc import ResourceClosedError
 
 from dray.cli.early import refuse_early
 from dray.errors import ConfigError, DrayError
-from dray.job.request import JobRequest
+from dray.job.options.request import JobRequest
 from dray.requests import (
     Limits,
     source_digest,

@@ -14,7 +14,7 @@ import pytest
 from dray.engine.argument_policy import refuse_unsafe
 from dray.engine.vllm_adapter.arguments import ENVIRONMENT
 from dray.errors import ConfigError, InputError
-from dray.job.settings import JobSettings
+from dray.job.options.settings import JobSettings
 from dray.requests import RowDefaults, cut, ingest, read_shard, source_of, write_outputs
 from dray.requests.model import Outcome
 from dray.requests.spool.spool import decode

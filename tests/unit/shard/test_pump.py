@@ -14,16 +14,16 @@ import pytest
 from sqlalchemy import event
 
 from dray.cluster.losses import NodeFacts
-from dray.driver.replica_handle import Loss, ReplicaHandle
+from dray.driver.replicas.handle import Loss, ReplicaHandle
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLeftError, ReplicaLostError, StoreTransientError
 from dray.failures.causes import Decision
 from dray.failures.effects import Budget, OnTask
 from dray.failures.facts import Cause
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
 from dray.requests import Kind, Outcome
 from dray.requests.spool.spool import index_of
 from dray.shard import ending, lease

@@ -10,7 +10,8 @@ import pytest
 from dray.errors import ConfigError, StoreFatalError
 from dray.storage import file_system
 from dray.storage.file_system import file_system_of
-from dray.store import open_store, sqlite_file
+from dray.store import open_store
+from dray.store.database import sqlite_file
 from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.unit

@@ -12,8 +12,8 @@ import pytest
 import dray.store
 from dray.requests.model import Outcome
 from dray.store import Counts, JobState, ShardLease, StoredOutcome
-from dray.store.schema import FIELD_OF
-from dray.store.turn import Turn
+from dray.store.database.schema import FIELD_OF
+from dray.store.database.turn import Turn
 from tests.support.clocks import replace_here
 from tests.support.stores import FINGERPRINT
 

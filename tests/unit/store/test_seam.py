@@ -9,7 +9,7 @@ from sqlalchemy.exc import CompileError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dray.errors import StoreError, StoreFatalError, StoreRefusedError, StoreTransientError
-from dray.store.seam import translate
+from dray.store.database.seam import translate
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dray.errors import ConfigError
 from dray.store import masked_url
-from dray.store import urls as module
-from dray.store.urls import parse_url
+from dray.store.database import urls as module
+from dray.store.database.urls import parse_url
 
 pytestmark = pytest.mark.unit
 

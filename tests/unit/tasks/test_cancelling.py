@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.options.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.store import Job, JobState, open_store
 from tasks import failing, heeding, stopping

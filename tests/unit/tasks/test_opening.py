@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dray.errors import JobBusyError
-from dray.job import opening as jobs
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
+from dray.job.beginning import opening as jobs
+from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.options.settings import JobSettings
 from dray.store import Store, open_store
 from tasks import opening
 from tests.support.command import write_requests

@@ -11,9 +11,9 @@ import pytest
 from dray.driver.executor import TaskEnd
 from dray.driver.whole_job import Run
 from dray.errors import JobFailedError, JobPausedError
-from dray.job.opening import OpenJob, open_job, reopen
-from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.job.beginning.opening import OpenJob, open_job, reopen
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
 from dray.store import JobState
 from tasks import heeding
 from tasks.failing import driving, note_failure

@@ -9,8 +9,8 @@ import pytest
 
 from dray.driver.resting import put_to_rest
 from dray.errors import JobBlockedError, JobPausedError
-from dray.job.opening import open_job
-from dray.job.settings import JobSettings
+from dray.job.beginning.opening import open_job
+from dray.job.options.settings import JobSettings
 from tasks import telling
 
 pytestmark = pytest.mark.unit

@@ -19,14 +19,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from dray.job.ingesting import ingest_job  # type: ignore[import-not-found]  # of 3c5ef00: moved since
+from dray.job.opening import OpenJob, open_job  # type: ignore[import-not-found]  # of 3c5ef00: moved since
+from dray.job.settings import JobSettings  # type: ignore[import-not-found]  # of 3c5ef00: moved since
 from dray.job.splitting import parts_of  # type: ignore[import-not-found]  # of 3c5ef00: it has moved since
 
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.job import opening
-from dray.job.ingesting import ingest_job
-from dray.job.opening import OpenJob, open_job
-from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, index_of, read_shard, source_of
 from dray.requests.model import Kind, Outcome  # type: ignore[attr-defined]  # of 3c5ef00: Kind has moved
 from dray.store import Shard, Store, open_store
@@ -69,7 +69,7 @@ def begin(folder: Path, store_url: str) -> None:
         skip_invalid=True,
         shard_rows=SHARD_ROWS,
     )
-    opening.driver_name = lambda: "gone/1/1/driver"  # type: ignore[attr-defined]  # of 3c5ef00: renamed since
+    opening.driver_name = lambda: "gone/1/1/driver"  # of 3c5ef00
     job = open_job(settings)
     spec = EngineSpec(name="simulated", model="simulated", kind=Kind.CHAT, arguments={"max_num_seqs": 4})
     replica = Replica("job/replica-0", spec, exit_when_dead=False)

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from dray.errors import WeightsError
-from dray.job.model_files import check_model
+from dray.job.options.model_files import check_model
 from dray.weights import check_checkpoint
 from dray.weights.source.checkpoint import INDEX, SINGLE
 from dray.weights.source.content import content_digests

@@ -1,0 +1,55 @@
+"""What earlier runs of a job cost, and whether they spent its budget: known before a cluster starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dray.account import Span, account_of
+from dray.errors import JobBlockedError
+from dray.job.beginning.opening import OpenJob
+from dray.job.pricing import price_of
+from dray.store import Store, store_option
+
+SPENT = "spent_budget"
+"""Where a job's ``info`` has the budget, in dollars, that its driver found spent.
+
+What the next look would have cost was counted in, so a little of it is left by the spans alone.
+"""
+
+
+def refuse_spent(store: Store, job: OpenJob) -> None:
+    """Refuse a job to which its budget leaves nothing after earlier runs.
+
+    Raises:
+        JobBlockedError: says how to go on.
+        StoreError: the store is away.
+    """
+    budget = job.settings.request.budget
+    if budget is None:
+        return
+    found = store.get_job(job.job_id).info.get(SPENT)
+    dollars, _ = dollars_of(job, store.spans(job.job_id))
+    if (found is not None and budget <= found) or dollars >= budget:
+        raise spent_error(job)
+
+
+def dollars_of(job: OpenJob, spans: Sequence[Span]) -> tuple[float, bool]:
+    """What earlier runs cost, in dollars, and whether that is all of it.
+
+    Spans of nodes that had no price then are counted by the price that the user gives now, if at all.
+    """
+    given = job.settings.request.price
+    own = None if given is None else price_of(None, given)
+    priced = [span if span.price is not None else replace(span, price=own) for span in spans]
+    counted = [span for span in priced if span.price is not None]
+    return account_of(counted).dollars or 0.0, len(counted) == len(priced)
+
+
+def spent_error(job: OpenJob) -> JobBlockedError:
+    """What ends a job whose budget is spent."""
+    where = store_option(job.settings.store_url)
+    return JobBlockedError(
+        f"the budget of ${job.settings.request.budget:,.2f} is spent; finished rows are kept: `dray resume "
+        f"{job.job_id} --budget DOLLARS{where}` with a higher budget goes on"
+    )

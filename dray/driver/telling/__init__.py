@@ -1,0 +1,1 @@
+"""What people and other programs hear of a job while it runs."""

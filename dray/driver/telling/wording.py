@@ -1,0 +1,67 @@
+"""Lines of the driver's for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dray.cluster.asking import ReplicaResources
+from dray.cluster.base import ClusterInfo
+from dray.driver.replicas.pool import ReplicaPool
+from dray.errors import EngineError, EngineStartError
+from dray.job.beginning.opening import OpenJob
+from dray.report.wording import plural
+from dray.store import Counts, StopSignals
+
+
+def plan_line(pool: ReplicaPool, wanted: int | None, later: str | None = None) -> str:
+    """How many replicas start, with what, and by whose word: ``wanted`` is the user's, None for none.
+
+    ``later`` says how many there may be in the end.
+    """
+    told = f"starting {plural(pool.lanes, 'replica')}"
+    if pool.ask != ReplicaResources(cpus=0):
+        told += f", each {'with' if pool.ask.nodes == 1 else 'on'} {pool.ask}"
+    if later is not None:
+        return f"{told}; {later}"
+    if wanted is not None:
+        return told
+    for_gpus = ", for the GPUs that are there now" if pool.ask.gpus else ""
+    return f"{told}{for_gpus}; --replicas asks for more"
+
+
+def stop_line(orders: StopSignals) -> str:
+    """Why a job is to stop."""
+    return "cancel requested" if orders.cancelled else "expired" if orders.expired else "put to rest"
+
+
+def opened_line(job: OpenJob) -> str:
+    """Whether a job is new."""
+    new = f"new, since its query gives other rows than job {job.older} has" if job.older else "new"
+    told = f"resumed, {job.skipped} rows are finished already" if job.resumed else new
+    return f"job {job.job_id}: {told}"
+
+
+def cluster_line(info: ClusterInfo) -> str:
+    """The cluster that was joined."""
+    return f"cluster: {plural(len(info.nodes), 'node')} at {info.address}, {info.seconds:.1f} s"
+
+
+def rest_line(job_id: str, what: str, counts: Counts) -> str:
+    """How far a job came that ended early; ``what`` it is since."""
+    finished = f"{counts.done + counts.failed:,} of {counts.total:,} rows finished"
+    return f"job {job_id} is {what} with {finished}, all kept"
+
+
+@contextmanager
+def naming_the_model(model: str) -> Iterator[None]:
+    """Say what could not be started, and of which model: an engine's own error may be two words.
+
+    Raises:
+        EngineStartError: the block raised one, or another error of an engine.
+    """
+    try:
+        yield
+    except EngineError as error:
+        oom = bool(getattr(error, "oom", False))
+        raise EngineStartError(f"the engine did not start: {model}: {error}", oom=oom) from error

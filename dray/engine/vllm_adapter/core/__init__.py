@@ -1,0 +1,1 @@
+"""vLLM's engine core, its processes and its scheduler."""

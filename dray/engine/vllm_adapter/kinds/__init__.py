@@ -1,0 +1,1 @@
+"""Each kind of request by vLLM's own serving classes."""

@@ -1,0 +1,1 @@
+"""Images, sounds and videos on their way into vLLM."""

@@ -1,0 +1,93 @@
+"""What makes two jobs the same job."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dray.job.options.argument_files import with_contents
+from dray.job.options.model_files import model_digest
+from dray.job.options.settings import JobSettings
+from dray.requests.reading.readers import source_digest
+from dray.requests.sources import SqlQuery, template_digest
+from dray.store import Fingerprint
+from dray.weights import Manifest
+
+FORMAT_VERSION = "1"  # of the spool and of the outputs; another one is another job
+
+_TUNING = frozenset(
+    {
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "enforce_eager",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "nnodes",
+        "block_size",
+        "num_gpu_blocks_override",
+        "load_format",
+        "max_loras",
+        "max_cpu_loras",
+        "max_lora_rank",
+        "fully_sharded_loras",
+        "enable_prefix_caching",
+        "image_threads",
+        "mm_processor_cache_gb",
+        "enable_chunked_prefill",
+        "distributed_executor_backend",
+        "seconds_per_token",
+        "start_seconds",
+        "crash_on",
+        "stall_on",
+    }
+)
+
+
+def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fingerprint:
+    """The parts that two runs must share to be one job. Reads the input once, as bytes.
+
+    ``weights`` is the state of a model that is not a local directory.
+    """
+    defaults = settings.defaults
+    arguments = with_contents({k: v for k, v in settings.engine_arguments.items() if not _is_tuning(k, v)})
+    model = settings.model
+    if settings.engine != "simulated":
+        model = weights.key if weights is not None else model_digest(model)
+    policy = settings.request.overflow
+    return Fingerprint(
+        input=source_digest(settings.source, options=settings.objects),
+        model=f"{settings.engine}:{model}:{_digest(arguments)}{'' if policy == 'error' else f':{policy}'}",
+        sampling=_digest([defaults.model_name, dict(defaults.sampling)]),
+        template=template_digest(settings.source),
+        format=FORMAT_VERSION,
+    )
+
+
+def _is_tuning(name: str, value: object) -> bool:
+    """Whether an engine argument changes how fast an answer comes, and not what it says."""
+    dummy = name == "load_format" and str(value).lower() == "dummy"  # random weights, whatever the files say
+    return name in _TUNING and not dummy
+
+
+def derived_job_id(settings: JobSettings, fingerprint: Fingerprint) -> str:
+    """A job id that the same input, model and settings always give."""
+    digest = _digest([fingerprint.input, fingerprint.model, fingerprint.sampling, fingerprint.template,
+                      fingerprint.format])  # fmt: skip
+    return f"{_stem(settings)}-{digest[:12]}"
+
+
+def _stem(settings: JobSettings) -> str:
+    if isinstance(settings.source, SqlQuery):
+        return "query"
+    name = Path(settings.source.inputs[0]).name.split(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:40] or "job"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()

@@ -1,0 +1,250 @@
+"""Open a job: a new one, or the same one resumed."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from dray.errors import ConfigError, DrayError, UnknownJobError
+from dray.job import current_job
+from dray.job.beginning.identity import fingerprint_of
+from dray.job.beginning.query_jobs import AskedJob, asked_job
+from dray.job.options.checks import check_arguments, check_inputs, check_media, check_weights
+from dray.job.options.settings import JobSettings
+from dray.owner import is_gone, owner_name
+from dray.requests.reading.inputs import states
+from dray.requests.reading.queries import query_name
+from dray.requests.reading.readers import files_of
+from dray.requests.sources import RowShape, Source, SqlQuery
+from dray.steady_clock import SteadyClock
+from dray.storage.files import check_writable, join
+from dray.storage.folders import Owner, owner_of, refuse_foreign, take, work_of
+from dray.storage.layout import published_names
+from dray.store import Fingerprint, Job, JobLease, Store, open_store, store_option
+from dray.store.calls.jobs import JOB_TTL
+from dray.store.store import PATIENCE
+from dray.triggers import Point, reach
+from dray.weights import Manifest
+
+DRIVER_TTL = JOB_TTL  # seconds; renewed every quarter of it
+IDENTITY = "identity"
+"""Where a job's ``info`` has its identity."""
+OUTPUTS = "outputs"
+"""Where it has all output folders that its runs have taken, where these were several."""
+OF_OTHERS = "of_others"
+"""Where it has the output folder that was another's, until the job publishes there."""
+_INPUTS_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenJob:
+    """A job that this process drives.
+
+    ``skipped`` rows were terminal when it was opened, ``skipped_failed`` of them error rows. ``started`` and
+    ``opened`` are seconds since 1970: when the run began by this machine's clock, and when the job was opened
+    by the store's, which says when rows were committed. ``clock`` is this run's: nothing sets it. ``due`` is
+    when its time is over by this process's monotonic clock, None for never. ``weights`` is the state of a
+    model in an object store. ``identity`` is the job's alone, in all stores. ``older`` is the job that has
+    answered what its query gave before. ``inputs`` has the states of the input's files before they were
+    digested.
+    """
+
+    job_id: str
+    settings: JobSettings
+    lease: JobLease
+    resumed: bool
+    skipped: int
+    started: float
+    opened: float
+    due: float | None = None
+    weights: Manifest | None = None
+    identity: str = ""
+    older: str | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    skipped_failed: int = 0
+    clock: SteadyClock = field(default_factory=SteadyClock)
+
+    @property
+    def owner(self) -> Owner:
+        """As the output folder names the job."""
+        return Owner(job_id=self.job_id, identity=self.identity)
+
+    @property
+    def work(self) -> str:
+        """The folder of the job's own files."""
+        return work_of(self.settings.output, self.owner)
+
+    def spool(self, epoch: int) -> str:
+        """The file in which the driver of an epoch keeps every valid request of the job."""
+        return join(self.work, f"requests-{epoch}.jsonl")
+
+
+def open_job(settings: JobSettings, *, started: float | None = None, resume: bool = False) -> OpenJob:
+    """Check what can be checked without reading the rows, then create or resume the job and drive it.
+
+    One that was cancelled goes on with ``resume`` only: a restart policy repeats commands by itself.
+
+    Raises:
+        ConfigError: a setting, the model, the output or the store cannot be used, or the output folder
+            belongs to another job.
+        InputError: the input is missing.
+        JobChangedError: the id belongs to a job with other content; names what changed.
+        JobBusyError: another live process drives it.
+        CancelledError: it was cancelled, and ``resume`` is false.
+        UnknownJobError: it was to be there (:func:`current_job.begun_before`), and is not.
+    """
+    check_arguments(settings)
+    weights = check_weights(settings)
+    check_media(settings)
+    check_writable(settings.output, options=settings.objects)
+    check_inputs(settings)
+    inputs = states(files_of(settings.source, options=settings.objects))
+    with open_store(settings.store_url) as store:
+        fingerprint = fingerprint_of(settings, weights)
+        job_id, known, older = asked_job(store, settings, fingerprint, resume=resume)
+        if known is None and current_job.is_begun(job_id):
+            raise UnknownJobError(f"job {job_id!r} is not in its store: there is nothing to go on with")
+        _refuse_foreign(store, settings, fingerprint, AskedJob(job_id, known, older))
+        kept = describe(settings) | {"recipe": settings.recipe or _recipe_of(known)}
+        found = store.create_job(job_id, fingerprint=fingerprint, settings=kept)
+        lease = store.claim_job(job_id, owner_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
+        reach(Point.JOB_CLAIMED)
+        identity = _take_folder(store, settings, lease, known)
+        if found.settings != kept:  # an earlier run's: its output and its other options may not be these
+            store.set_job_settings(lease, kept)
+        store.set_expiry(lease, settings.completion_window)
+        counts = store.counts(job_id)
+        now, expires_at = store.now(), store.get_job(job_id).expires_at
+        job = OpenJob(
+            job_id=job_id,
+            settings=settings,
+            lease=lease,
+            resumed=known is not None and known.total is not None,
+            skipped=counts.done + counts.failed,
+            skipped_failed=counts.failed,
+            started=started or time.time(),
+            opened=now,
+            due=None if expires_at is None else time.monotonic() + max(0.0, expires_at - now),
+            weights=weights,
+            identity=identity,
+            older=older,
+            inputs=inputs,
+        )
+    current_job.note(job)
+    return job
+
+
+def owner_of_job(job: Job, name: str | None = None) -> Owner:
+    """As output folders name the job; one of an earlier version of dray is named by when it was created.
+
+    ``name`` is that of a job that has another one in the store by now.
+    """
+    return Owner(job_id=name or job.job_id, identity=job.info.get(IDENTITY) or f"of {job.created_at!r}")
+
+
+def _refuse_foreign(store: Store, settings: JobSettings, fingerprint: Fingerprint, asked: AskedJob) -> None:
+    """Before the job is created: an output folder with the files of others is refused."""
+    if settings.overwrite:
+        return
+    job_id, known, older = asked
+    identity = known.info.get(IDENTITY) if known is not None else None
+    try:
+        refuse_foreign(
+            settings.output,
+            Owner(job_id=job_id, identity=identity) if identity else None,
+            published_names(),
+            legacy=known is not None and known.settings.get("output") == settings.output,
+            options=settings.objects,
+        )
+    except ConfigError as error:
+        if older is None:
+            _tell_change(store, settings, fingerprint)
+            raise
+        raise ConfigError(
+            f"the query gives other rows than those that job {older} has answered, so they are a new job, "
+            f"{job_id}; {error}"
+        ) from error
+
+
+def _tell_change(store: Store, settings: JobSettings, fingerprint: Fingerprint) -> None:
+    """Where a job of this store owns the output folder: refuse by what makes this command another job."""
+    owner = owner_of(settings.output, settings.objects)
+    found = store.find_job(owner.job_id) if owner is not None else None
+    if found is None or owner_of_job(found) != owner:
+        return
+    changed = found.fingerprint.differences(fingerprint)
+    if changed:
+        where = store_option(settings.store_url)
+        raise ConfigError(
+            f"{settings.output}: the folder belongs to job {found.job_id}, and this command is another job: "
+            f"its {', '.join(changed)} changed. `dray resume {found.job_id}{where}` goes on with that job as "
+            f"it was begun. Name another --output for a new one;{where} --reuse then takes the answers to "
+            "rows that are the same (with temperature 0, or a seed). Or replace the files with --overwrite"
+        )
+
+
+def outputs_of(job: Job) -> list[str]:
+    """All output folders that runs of the job have taken."""
+    output = job.settings.get("output")
+    return list(job.info.get(OUTPUTS) or ([output] if output else []))
+
+
+def _recipe_of(known: Job | None) -> object:
+    return {} if known is None else known.settings.get("recipe", {})
+
+
+def _take_folder(store: Store, settings: JobSettings, lease: JobLease, known: Job | None) -> str:
+    """Mark the output folder as the job's; returns the job's identity. ``known`` is the job as it was."""
+    earlier = [] if known is None else outputs_of(known)
+    if earlier and settings.output not in earlier:
+        store.merge_job_info(lease, {OUTPUTS: [*earlier, settings.output]})
+    identity: str = store.get_job(lease.job_id).info.get(IDENTITY, "")
+    if not identity:
+        identity = uuid.uuid4().hex
+        store.merge_job_info(lease, {IDENTITY: identity})
+    owner = Owner(job_id=lease.job_id, identity=identity)
+    try:
+        if settings.overwrite and owner_of(settings.output, settings.objects) != owner:
+            store.merge_job_info(lease, {OF_OTHERS: settings.output})
+        take(settings.output, owner, overwrite=settings.overwrite, options=settings.objects)
+    except DrayError:
+        store.release_job(lease)
+        raise
+    return identity
+
+
+def describe(settings: JobSettings) -> dict[str, object]:
+    """The settings as people may read them: no URLs with passwords, no prompts."""
+    return {
+        **_describe_input(settings.source),
+        "model": settings.model,
+        "engine": settings.engine,
+        "output": settings.output,
+        "format": settings.format,
+        "replicas": settings.request.engine.replicas or settings.replicas,
+        "engine_arguments": {k: str(v) for k, v in settings.engine_arguments.items()},
+        "sampling": {k: str(v)[:80] for k, v in settings.defaults.sampling.items()},
+        "model_name": settings.defaults.model_name,
+        "skip_invalid": settings.skip_invalid,
+    }
+
+
+def _describe_input(source: Source) -> dict[str, object]:
+    """What is read, and which of its columns."""
+    if isinstance(source, SqlQuery):
+        name = query_name(source)
+    else:
+        name = ", ".join(source.inputs[:_INPUTS_SHOWN])
+        more = len(source.inputs) - _INPUTS_SHOWN
+        name += f" and {more:,} more" if more > 0 else ""
+    options = (one.name for one in fields(RowShape) if one.name.endswith("_column"))
+    columns = {option: getattr(source.shape, option) for option in options}
+    given = [f"{option}={column}" for option, column in columns.items() if column is not None]
+    return {"input": name, "columns": ", ".join(given) or None}
+
+
+def reopen(job: OpenJob, *, patience: float = PATIENCE) -> Store:
+    """The job's store, in a process that needs its own connection; ``patience`` as in :func:`open_store`."""
+    return open_store(job.settings.store_url, create=False, patience=patience)

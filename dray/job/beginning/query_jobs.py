@@ -1,0 +1,103 @@
+"""Which job a query asks for: its database changes, and nothing in its text says so.
+
+A job that is not over goes on with the rows that it has taken in, whatever the query gives by now. For one
+that is over, the query is asked again. Where it gives other rows, these are another job: ``query-1f…``, then
+``query-1f….2``, and so on, unless the user has named the one.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import NamedTuple
+
+from dray.errors import InputError, JobChangedError
+from dray.job.beginning.identity import derived_job_id
+from dray.job.options.settings import JobSettings
+from dray.job.watched import watched
+from dray.requests.ingest import asked_by
+from dray.requests.pulse import Pulse
+from dray.requests.sources import SqlQuery
+from dray.store import Fingerprint, Job, JobState, Store
+
+ASKED = "asked"
+"""Where the ``info`` of a query's job has the digest of the rows that it took in."""
+
+_LOOK_EVERY = 0.2  # seconds
+_STOP_SECONDS = 10.0
+
+
+class AskedJob(NamedTuple):
+    """The id of the job that is asked for, the job if the store has it, and the one whose rows are older."""
+
+    job_id: str
+    known: Job | None
+    older: str | None = None
+
+
+def asked_job(store: Store, settings: JobSettings, fingerprint: Fingerprint, *, resume: bool) -> AskedJob:
+    """The job that the settings ask for; ``resume`` takes the last one, without another look at its query.
+
+    Raises:
+        JobChangedError: the user named a job that is over, and its query gives other rows by now.
+        InputError: a job is over, and its query cannot be read any more.
+    """
+    job_id = settings.job_id or derived_job_id(settings, fingerprint)
+    known = store.find_job(job_id)
+    if not isinstance(settings.source, SqlQuery):
+        return AskedJob(job_id, known)
+    following = f"{job_id}.2"
+    if settings.job_id is None:
+        known, following = _last(store, job_id, known)
+    if known is None or resume or known.fingerprint != fingerprint or not _is_over(store, known):
+        return AskedJob(known.job_id if known else job_id, known)
+    if _asked_now(settings, known) == known.info.get(ASKED):
+        return AskedJob(known.job_id, known)
+    if settings.job_id is not None:
+        raise JobChangedError(
+            f"job {job_id} is {known.state}, and its query gives other rows by now; name another --job-id to "
+            f"ask for them, or write the outputs of this job again with `dray resume {job_id}`"
+        )
+    return AskedJob(following, None, older=known.job_id)
+
+
+def _last(store: Store, job_id: str, first: Job | None) -> tuple[Job | None, str]:
+    """The last of the jobs over one query, and the id of the next."""
+    known = first
+    for number in count(2):
+        following = f"{job_id}.{number}"
+        found = store.find_job(following) if known is not None else None
+        if found is None:
+            return known, following
+        known = found
+    raise AssertionError("counting has no end")
+
+
+def _is_over(store: Store, job: Job) -> bool:
+    """Whether every row has its outcome, and its files were written."""
+    over = job.state in (JobState.COMPLETED, JobState.EXPIRED)
+    return over and not store.counts(job.job_id).pending
+
+
+def _asked_now(settings: JobSettings, job: Job) -> str | None:
+    """The digest of the rows that the query gives by now."""
+    pulse = Pulse()
+
+    def work() -> str | None:
+        return asked_by(
+            settings.source,
+            defaults=settings.defaults,
+            limits=settings.limits,
+            options=settings.objects,
+            pulse=pulse,
+        )
+
+    try:
+        return watched(
+            work, stop=pulse.stop, look=pulse.refuse_silence, every=_LOOK_EVERY, patience=_STOP_SECONDS
+        )
+    except InputError as error:
+        advice = (
+            f"job {job.job_id} is {job.state}: `dray resume {job.job_id}` writes its outputs again, and does "
+            "not ask the database"
+        )
+        raise InputError(error.problems, total=error.total, advice=advice) from None

@@ -1,0 +1,1 @@
+"""A job ends: its files, its report, its bill, and what later runs may learn of it."""

@@ -1,0 +1,147 @@
+"""End a job: write its outputs from the store, account for it, and render its report.
+
+A cancelled job publishes nothing: its rows are in the store, and `dray export` writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dray.errors import StoreFatalError
+from dray.job.beginning.opening import OpenJob
+from dray.job.ending.publishing import job_drafts, publish
+from dray.job.ending.reporting import ReplicaAccount, file_line, report_data
+from dray.job.ending.result import JobResult, result_of
+from dray.job.ending.timeline import Timeline
+from dray.job.rows.spooling import kept_of, remove_older
+from dray.report import ReportData, Tally, render_html
+from dray.requests.outputs.files import fill
+from dray.storage.layout import REPORT
+from dray.store import JobState, Store, StoredOutcome, open_store, store_option
+from dray.triggers import Point, reach
+
+
+def cancelled_message(job: OpenJob) -> str:
+    """What to tell of a job that was cancelled: it has no files."""
+    return (
+        f"job {job.job_id} was cancelled; its finished rows are kept, and `dray export {job.job_id} "
+        f"--output FOLDER{store_option(job.settings.store_url)}` writes them to files"
+    )
+
+
+def finalise_job(
+    job: OpenJob,
+    timeline: Timeline,
+    replicas: Sequence[ReplicaAccount] = (),
+    *,
+    state: JobState = JobState.COMPLETED,
+) -> JobResult:
+    """Write outputs and report, and move the job to ``state``. Doing it twice gives the same output bytes.
+
+    A run that found every row finished leaves the job's result and report in the store as they are. A job
+    that is cancelled gets a result and a report in the store, and no files.
+
+    Raises:
+        FencedError: another driver has the job; nothing more is published.
+        JobFailedError: the files cannot be written, or the folder was given to another job.
+        StoreFatalError: rows and counters do not add up; nothing is published.
+    """
+    settings = job.settings
+    with open_store(settings.store_url, create=False) as store:
+        if state is JobState.COMPLETED:
+            _check(store, job.job_id)
+            store.set_job_state(job.lease, JobState.FINALIZING)
+        reach(Point.FINALISE_BEFORE)
+        outcomes = _Outcomes(store, job)
+        if state is JobState.CANCELLED:
+            result = _account(store, job, outcomes, timeline, replicas)
+        else:
+            result = _publish(store, job, outcomes, timeline, replicas, state)
+        # Of drivers that stood still while they took rows in.
+        remove_older(job, store.shards(job.job_id), kept_of(store.get_job(job.job_id)))
+        store.set_job_state(job.lease, state)
+        reach(Point.FINALISE_AFTER)
+    return result
+
+
+class _Outcomes:
+    """A job's outcomes, and a tally of those that were read last."""
+
+    def __init__(self, store: Store, job: OpenJob) -> None:
+        self._store = store
+        self._job = job
+        self.tally = Tally(since=job.opened)
+
+    def __iter__(self) -> Iterator[list[StoredOutcome]]:
+        """From the first one on, which begins the tally anew."""
+        self.tally = Tally(since=self._job.opened)
+        for page in self._store.outcomes(self._job.job_id):
+            yield page
+            self.tally.observe(page)
+
+
+def _publish(
+    store: Store,
+    job: OpenJob,
+    outcomes: _Outcomes,
+    timeline: Timeline,
+    replicas: Sequence[ReplicaAccount],
+    state: JobState,
+) -> JobResult:
+    with job_drafts(store, job) as drafts:
+        with timeline.phase("finalise"):
+            settings = job.settings
+            written = fill(
+                drafts,
+                outcomes,
+                format=settings.format,
+                kept=kept_of(store.get_job(job.job_id), settings.objects),
+                part_bytes=settings.request.part_bytes,
+            )
+        files = tuple(file_line(written, stem, settings.format) for stem in ("output", "errors"))
+        data = report_data(store, job, outcomes.tally, timeline, replicas, files, state)
+        told = _told(store, job, state)
+        report = drafts.open(REPORT)
+        report.write(render_html(data if told is None else replace(told, files=data.files)).encode())
+        result = result_of(data, written, report.uri)
+        publish(store, job, drafts, _summary(result, data) if told is None else None)
+    return result
+
+
+def _account(
+    store: Store,
+    job: OpenJob,
+    outcomes: _Outcomes,
+    timeline: Timeline,
+    replicas: Sequence[ReplicaAccount],
+) -> JobResult:
+    """What a cancelled job came to."""
+    with timeline.phase("finalise"):
+        for _ in outcomes:
+            pass
+    data = report_data(store, job, outcomes.tally, timeline, replicas, (), JobState.CANCELLED)
+    result = result_of(data, None, None)
+    store.set_job_summary(job.lease, _summary(result, data))
+    return result
+
+
+def _summary(result: JobResult, data: ReportData) -> dict[str, Any]:
+    return {"result": result.as_dict(), "report": data.to_json()}
+
+
+def _told(store: Store, job: OpenJob, state: JobState) -> ReportData | None:
+    """The report of the run that ended the job, where this one had no row to run and nothing to report."""
+    found = store.get_job(job.job_id).summary.get("report")
+    if found is None or job.skipped < store.counts(job.job_id).total:
+        return None
+    told = ReportData.from_json(found)
+    return told if told.state == state else None
+
+
+def _check(store: Store, job_id: str) -> None:
+    """Rows and counters agree, and no row is missing: checked before anything is published."""
+    counts = store.verify_counts(job_id)
+    if counts.pending:
+        raise StoreFatalError(f"job {job_id}: {counts.pending} of {counts.total} rows have no outcome")

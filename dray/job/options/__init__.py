@@ -1,0 +1,1 @@
+"""What a user asks for: read, completed, held against the model, and frozen."""

@@ -1,0 +1,72 @@
+"""Give rows that follow another their outcome: beside the driver while the job runs, and at its end.
+
+What it does is one transaction a page (:mod:`dray.store.followers`), so it may be killed, or done twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from dray.errors import DrayError
+from dray.job.beginning.opening import OpenJob, reopen
+from dray.job.rows.sharing import has_followers
+from dray.store import Store
+from dray.triggers import Point, reach
+
+_LOOK_EVERY = 2.0  # seconds between sweeps; longer after those that found nothing
+_LONGEST_PAUSE = 30.0
+
+
+def answer_followers(store: Store, job: OpenJob) -> int:
+    """Give an outcome to all followers whose leader has one; how many.
+
+    Raises:
+        FencedError: another driver has the job.
+        StoreError: the store is away.
+    """
+    if not has_followers(store.get_job(job.job_id)):
+        return 0
+    return sum(_sweep(store, job))
+
+
+def _sweep(store: Store, job: OpenJob) -> Iterator[int]:
+    after: int | None = -1
+    while after is not None:
+        reach(Point.FOLLOW_BEFORE)
+        found = store.answer_followers(job.lease, after)
+        reach(Point.FOLLOW_AFTER)
+        yield found.rows
+        after = found.after
+
+
+@contextmanager
+def followers_answered(job: OpenJob) -> Iterator[None]:
+    """While the block runs, followers get their outcome soon after their leaders. In a thread of its own."""
+    with reopen(job) as store:
+        wanted = has_followers(store.get_job(job.job_id))
+    if not wanted:
+        yield
+        return
+    stop = threading.Event()
+    thread = threading.Thread(target=_follow, args=(job, stop), name="dray-followers", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _follow(job: OpenJob, stop: threading.Event) -> None:
+    """An error ends it: the driver meets the same one, and the sweep at the end of the job does the rest."""
+    pause = _LOOK_EVERY
+    with suppress(DrayError), reopen(job) as store:
+        while not stop.wait(pause):
+            rows = 0
+            for found in _sweep(store, job):
+                rows += found
+                if stop.is_set():
+                    return
+            pause = _LOOK_EVERY if rows else min(2 * pause, _LONGEST_PAUSE)

@@ -1,0 +1,271 @@
+"""Ingest: read the input once, spool its requests, cut them into shards, publish all of it at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dray.cluster.placing import USUAL_SEQS
+from dray.errors import ConfigError, FencedError, InputError
+from dray.job.beginning.opening import OpenJob
+from dray.job.beginning.query_jobs import ASKED
+from dray.job.ending.timeline import Timeline
+from dray.job.heeding import heeded
+from dray.job.rows.ordering import ORDER, Ordering
+from dray.job.rows.sharing import record_of, sharing_of
+from dray.job.rows.spooling import (
+    DIGEST,
+    KEPT_COLUMNS,
+    bound_of,
+    digest_of,
+    missed,
+    moved,
+    refuse_other,
+    remove_older,
+    remove_own,
+    spool_of,
+)
+from dray.kinds import Kind, all_kinds, kind_named
+from dray.report.wording import plural
+from dray.requests.ingest import Ingested, cut, ingest
+from dray.requests.pulse import Pulse
+from dray.requests.reading.inputs import refuse_changed
+from dray.requests.reading.readers import files_of
+from dray.requests.rules import note_on_fields, note_on_names
+from dray.requests.sharing import Sharing
+from dray.requests.spool.marks import Taper
+from dray.store import Shard, ShardSpec, Store, open_store
+from dray.store.states import OPEN_STATES
+from dray.triggers import Point, reach
+
+_ROWS = 8192  # some minutes of work on one GPU
+# So many have 8192 rows each up to 134 million rows, and 61,125 of a billion: 20 minutes at 50 rows/s. The
+# driver reads all shards when it looks which are open: 0.3 s of these, and 3 s of four times as many.
+_MANY_SHARDS = 16_384
+# A replica that comes back finds work only while there are shards that no replica has. The benchmark
+# `python -m tests.benchmarks.interruptions --goodput` came to 0.75 with 2 per replica, to 0.94 with 16.
+_SHARDS_PER_REPLICA = 16
+_LAST_PER_REPLICA = 4  # shards that are smaller: two that run, and two that wait, when the larger ones end
+_ROWS_WORTH_A_SHARD = 128  # splitting less than this costs more in tasks than it gives
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+def ingest_job(
+    job: OpenJob,
+    *,
+    replicas: int,
+    progress: Callable[[int], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> list[Shard]:
+    """The job's shards: from the store when an earlier run made them, else from the input.
+
+    ``progress`` and ``say`` hear of the rows read so far, and of what was found out about the input.
+
+    Raises:
+        CancelledError, ExpiredError: the job is to stop; nothing is published then.
+        InputError: rows that cannot be requests, or no row for ``READ_SECONDS``; likewise.
+        JobChangedError: the requests that an earlier run took in are gone, and the input gives others.
+    """
+    settings = job.settings
+    with open_store(settings.store_url) as store:
+        known, recorded = store.shards(job.job_id), store.get_job(job.job_id)
+        lost = missed(job, open_shards(known))
+        if recorded.total is not None and lost is None:
+            return known
+        remove_older(job, known)
+        ordering, sharing = Ordering.of(recorded, job.settings, replicas), sharing_of(store, job, recorded)
+        ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say)
+        notes = (
+            note_on_names(settings.defaults, ingested.model_name),
+            note_on_fields(settings.defaults, ingested.kinds),
+            ordering.line(),
+        )
+        for told in notes:
+            if told is not None and say is not None:
+                say(told)
+        reach(Point.INGEST_SPOOLED)
+        try:
+            kept = {} if ingested.kept is None else {KEPT_COLUMNS: ingested.kept.as_dict()}
+            if lost is None:
+                _refuse_changed(store, job)
+                noted = {ORDER: ordering.noted(), **record_of(job, ingested, sharing), **kept}
+                _publish(store, job, ingested, noted, replicas)
+            else:
+                refuse_other(job, recorded, lost, ingested)
+                store.merge_job_info(job.lease, kept)
+                store.move_shards(job.lease, moved(known, ingested))
+        except FencedError:
+            remove_own(job, store.shards(job.job_id))
+            raise
+        reach(Point.INGEST_PUBLISHED)
+        shards = store.shards(job.job_id)
+        if lost is not None:
+            remove_older(job, shards)  # the other parts of the spool that it was lost of
+        return shards
+
+
+def ingest_told(job: OpenJob, timeline: Timeline, replicas: int, say: Callable[[str], None]) -> list[Shard]:
+    """As :func:`ingest_job`, a phase of the ``timeline``; ``say`` hears how far it is and what it found."""
+    last = time.monotonic()
+
+    def progress(rows: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            say(f"ingest: {rows:,} rows read")
+
+    with timeline.phase("ingest"):
+        shards = ingest_job(
+            job, replicas=replicas, progress=progress, say=lambda found: say(f"ingest: {found}")
+        )
+    say(f"ingest: {sum(shard.rows for shard in shards):,} requests in {plural(len(shards), 'shard')}")
+    return shards
+
+
+def _taken_in(
+    job: OpenJob,
+    part_bytes: int | None,
+    ordering: Ordering,
+    sharing: Sharing,
+    progress: Callable[[int], None] | None,
+    say: Callable[[str], None] | None,
+) -> Ingested:
+    """Read the input, in a thread: it may hang, and an order to stop is heard all the same."""
+    settings, pulse = job.settings, Pulse()
+
+    def work() -> Ingested:
+        return ingest(
+            settings.source,
+            spool_uri=spool_of(job),
+            defaults=settings.defaults,
+            skip_invalid=settings.skip_invalid,
+            limits=settings.limits,
+            progress=progress,
+            say=say,
+            options=settings.objects,
+            pulse=pulse,
+            part_bytes=part_bytes,
+            arrange=ordering.arrange,
+            sharing=sharing,
+        )
+
+    try:
+        return heeded(job, work, stop=pulse.stop, look=pulse.refuse_silence)
+    except BaseException:
+        remove_own(job)  # parts, and the upload of one: what hangs in the thread may not come to it
+        raise
+
+
+def _refuse_changed(store: Store, job: OpenJob) -> None:
+    """Refuse files that have changed since the job was opened: its fingerprint is of what they were then.
+
+    Raises:
+        InputError: they have.
+        FencedError: they have, but another driver has the job: what is there may be that one's.
+    """
+    settings = job.settings
+    try:
+        refuse_changed(job.inputs, files_of(settings.source, options=settings.objects))
+    except InputError:
+        store.merge_job_info(job.lease, {})
+        remove_own(job)
+        raise
+
+
+def _publish(store: Store, job: OpenJob, ingested: Ingested, noted: Mapping[str, Any], replicas: int) -> None:
+    store.merge_job_info(
+        job.lease,
+        {
+            "kinds": sorted(map(str, ingested.kinds)),
+            "model_name": ingested.model_name,
+            "rows": ingested.rows,
+            DIGEST: digest_of(ingested),
+            **({} if ingested.asked is None else {ASKED: ingested.asked}),
+            "files": list(ingested.files)[:20],
+            **noted,
+        },
+    )
+    ranges = cut(
+        ingested,
+        target_rows=job.settings.shard_rows or _ROWS,
+        max_shards=_most_shards(replicas),
+        min_shards=1 if job.settings.shard_rows else _enough_shards(ingested.requests, replicas, _batch(job)),
+        taper=None if job.settings.shard_rows else _taper(replicas, _batch(job)),
+    )
+    shards = [
+        ShardSpec(
+            number=part.number,
+            uri=part.uri,
+            offset=part.offset,
+            length=part.length,
+            rows=part.rows,
+            first_position=part.first_position,
+            family=part.family,
+        )
+        for part in ranges
+    ]
+    store.add_shards(
+        job.lease,
+        shards,
+        total_rows=ingested.rows,
+        rejects=ingested.rejects(),
+        reused=ingested.reused(),
+        followers=ingested.followers(),
+    )
+
+
+def _most_shards(replicas: int) -> int:
+    """How many shards a job has at most: none of its replicas is to idle for lack of one."""
+    return max(_MANY_SHARDS, replicas * _SHARDS_PER_REPLICA)
+
+
+def _batch(job: OpenJob) -> int:
+    """Sequences that an engine runs at once, as far as that is known before there is one."""
+    given = job.settings.engine_arguments.get("max_num_seqs")
+    return given if isinstance(given, int) else USUAL_SEQS
+
+
+def _enough_shards(requests: int, replicas: int, batch: int) -> int:
+    """Shards for all replicas, of twice the rows of an engine's ``batch`` where the job has so many.
+
+    While one shard task ends and the next one goes on, the replica lives on the rows of its other shards.
+    ``python -m tests.benchmarks.device --only dray-twice --settings 1b``, 6,000 rows and a batch of 512: 207
+    rows/s with 187 rows a shard, 686 with 1,200. A short job has two shards for each replica all the same.
+    """
+    if replicas == 1:
+        return 1
+    worth = requests // _ROWS_WORTH_A_SHARD
+    full = requests // _worth(batch)
+    return max(1, min(replicas * _SHARDS_PER_REPLICA, full), min(2 * replicas, worth))
+
+
+def _taper(replicas: int, batch: int) -> Taper | None:
+    """The last shards of each replica are smaller, so that all replicas end at about the same time."""
+    if replicas == 1:
+        return None
+    return Taper(ranges=replicas * _LAST_PER_REPLICA, least_rows=_worth(batch))
+
+
+def _worth(batch: int) -> int:
+    """Rows of a shard that keep an engine of this ``batch`` busy while its other shard ends."""
+    return max(_ROWS_WORTH_A_SHARD, 2 * batch)
+
+
+def engine_kind(store: Store, job: OpenJob) -> tuple[Kind, str | None]:
+    """The kind of the job's rows, the first of several, and the one model name they may carry."""
+    info = store.get_job(job.job_id).info
+    named = {kind_named(name) for name in info.get("kinds", [])}
+    kinds = [kind for kind in all_kinds() if kind in named] or [Kind.CHAT]
+    first, *others = dict.fromkeys(kind.engine.name for kind in kinds)
+    if others:
+        raise ConfigError(f"one job runs one kind of engine: {first} cannot be mixed with {others[0]}")
+    return kinds[0], job.settings.defaults.model_name or info.get("model_name")
+
+
+def open_shards(shards: Iterable[Shard]) -> list[Shard]:
+    """Those that still have rows to run."""
+    return [shard for shard in shards if shard.state in OPEN_STATES]
+
+
+__all__ = ["engine_kind", "ingest_job", "ingest_told", "open_shards"]

@@ -1,0 +1,112 @@
+"""The store's calls that read results and count them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import orjson
+
+from dray.errors import StoreFatalError
+from dray.kinds import output_columns
+from dray.requests.sharing import Answer
+from dray.store import counting, jobs, reading
+from dray.store.calls.base import Calls
+from dray.store.database.connection import Tx
+from dray.store.records import Counts, Job, Progress, StoredOutcome
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ResultCalls(Calls):
+    """Counts and outcomes."""
+
+    def counts(self, job_id: str) -> Counts:
+        """Rows by outcome, from the shards' counters. All 0 until ingest has finished."""
+        return self.progress(job_id).counts
+
+    def progress(self, job_id: str) -> Progress:
+        """Counts and tokens, from the shards' counters."""
+        key = self._key(job_id)
+        return self._read(lambda tx: reading.progress(tx, key), snapshot=True, long=False)
+
+    def verify_counts(self, job_id: str) -> Counts:
+        """Counts the rows themselves, and proves that each custom_id stands once. O(rows): for the end.
+
+        In transactions of 5000 rows: writers are not held up.
+
+        Raises:
+            StoreFatalError: the shards' counters say otherwise, or a custom_id stands twice.
+        """
+        key = self._key(job_id)
+        counted, kept = counting.recount(self._read, lambda: self.counts(job_id), key, self._database.name)
+        if counted != kept:
+            raise StoreFatalError(f"job {job_id!r}: its rows give {counted}, its counters {kept}")
+        return counted
+
+    def outcomes(self, job_id: str, *, after: int = -1, batch: int = 2000) -> Iterator[list[StoredOutcome]]:
+        """All outcomes with an index above ``after``, in order, ``batch`` at a time.
+
+        A transaction per page: memory stays constant, and writers are not held up.
+
+        Raises:
+            UnknownJobError: no such job, or it was deleted meanwhile: what was read is not all of it.
+        """
+        seen = self.get_job(job_id)
+
+        def next_page(tx: Tx) -> list[StoredOutcome]:
+            found = reading.page(tx, seen.key, after, batch)
+            jobs.check_present(tx, seen)
+            return found
+
+        while page := self._read(next_page):
+            yield page
+            after = page[-1].index
+
+    def reused_indexes(self, job_id: str) -> Iterator[int]:
+        """Indexes of the rows that have an answer of an earlier job, ascending, a transaction per page."""
+        key = self._key(job_id)
+        last: int | None = -1
+        while last is not None:
+            page, last = self._read(partial(reading.reused, job_key=key, after=last))
+            yield from page
+
+    def answered_indexes(self, job_id: str, indexes: Sequence[int]) -> set[int]:
+        """Those of ``indexes`` that have an answer: error rows have none."""
+        key = self._key(job_id)
+        return self._read(lambda tx: set(reading.answered(tx, key, indexes)))
+
+    def error_codes(self, job_id: str, indexes: Sequence[int]) -> dict[int, str]:
+        """The error codes of those of ``indexes`` that are error rows."""
+        key = self._key(job_id)
+        return self._read(lambda tx: reading.error_codes(tx, key, indexes))
+
+    def answers(self, seen: Job, indexes: Sequence[int]) -> list[Answer]:
+        """The answers to some rows of a job; none of one that was deleted since it was ``seen``."""
+        return self._read(lambda tx: reading.answers(tx, seen, indexes), snapshot=True)
+
+    def to_dataframe(self, job_id: str) -> pd.DataFrame:
+        """All outcomes as a DataFrame with the columns of :class:`StoredOutcome`; responses as JSON.
+
+        ``text`` is that of the first choice, as in ``output.parquet``; None where an answer has no text.
+        """
+        import pandas as pd
+
+        pages = [pd.DataFrame(page, columns=list(StoredOutcome._fields)) for page in self.outcomes(job_id)]
+        frame = (
+            pd.concat(pages, ignore_index=True)
+            if pages
+            else pd.DataFrame(columns=list(StoredOutcome._fields))
+        )
+        texts = frame["response"].map(_text_of, na_action="ignore")
+        return frame.assign(response=frame["response"].map(bytes.decode, na_action="ignore"), text=texts)
+
+
+_TEXT = next(column for column in output_columns() if column.name == "text")
+
+
+def _text_of(response: bytes) -> str | None:
+    found: str | None = _TEXT.read(orjson.loads(response))
+    return found
