@@ -85,7 +85,7 @@ def core_of(replica: int) -> int | None:
     """The process of a replica's engine core, where it is one of its own."""
     with suppress(psutil.Error):
         for child in psutil.Process(replica).children():
-            if "core_process" in " ".join(child.cmdline()):
+            if "vllm_adapter.core.process" in " ".join(child.cmdline()):
                 return int(child.pid)
     return None
 

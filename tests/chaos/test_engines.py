@@ -173,7 +173,7 @@ def test_replicas_with_vllm_are_killed(make_job: Callable[..., Job], core: str) 
 
 def _core_of(front: int) -> int:
     children = psutil.Process(front).children()
-    [core] = [child for child in children if "core_process" in " ".join(child.cmdline())]
+    [core] = [child for child in children if "vllm_adapter.core.process" in " ".join(child.cmdline())]
     return int(core.pid)
 
 

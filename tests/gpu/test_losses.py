@@ -38,7 +38,7 @@ def test_a_killed_replica_and_a_killed_core_lose_no_row(tmp_path: Path) -> None:
     taken = _taken_mib()
     arguments = run_arguments(inputs, tmp_path / "out", engine="vllm", model=str(model), settings=SETTINGS)
     run = Command(arguments=arguments, folder=tmp_path / "command", environment={"DRAY_NO_WAIT": "1"})
-    for part, title in ((0.15, "Replica"), (0.5, "core_process")):
+    for part, title in ((0.15, "Replica"), (0.5, "vllm_adapter.core.process")):
         run.until(lambda part=part: committed(tmp_path / "out") >= part * ROWS, what=f"{part} of the rows")  # type: ignore[misc]
         os.kill(_found(run, title), signal.SIGKILL)
     ended = run.wait(400)

@@ -24,6 +24,9 @@ from tests.support.request_fields import random_bodies
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
+CORE = "dray.engine.vllm_adapter.core.process"
+"""What stands in the command of a core's process."""
+
 BODIES = 200
 EXECUTORS = "tests.support.broken_executors"
 
@@ -159,7 +162,7 @@ def test_a_core_that_does_not_come_up_says_why(lively_model: Path) -> None:
     replica = Replica("unable", spec, exit_when_dead=False)
     with pytest.raises(EngineStartError, match="RuntimeError: no device is free"):
         replica.ready()
-    assert not [child for child in psutil.Process().children() if "core_process" in " ".join(child.cmdline())]
+    assert not [child for child in psutil.Process().children() if CORE in " ".join(child.cmdline())]
 
 
 FRONT = """
@@ -184,9 +187,7 @@ def test_no_core_outlives_its_front(lively_model: Path) -> None:
         assert front.stdout is not None
         assert "ready\n" in iter(front.stdout.readline, "")  # after what vLLM logs
         core = next(
-            child
-            for child in psutil.Process(front.pid).children()
-            if "core_process" in " ".join(child.cmdline())
+            child for child in psutil.Process(front.pid).children() if CORE in " ".join(child.cmdline())
         )
         front.send_signal(signal.SIGKILL)
     assert is_gone(core)
