@@ -1,9 +1,10 @@
-"""Code stays small enough to be read: files, functions, and the ten files that the README names."""
+"""Code stays small enough to be read: folders, files, functions, and the ten files that the README names."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median, quantiles
@@ -13,6 +14,7 @@ import pytest
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
+FOLDER_FILES = 36
 FILE_LINES = 400
 FUNCTION_LINES = 60
 STEP_LINES = 300
@@ -36,6 +38,11 @@ def functions() -> dict[str, int]:
 
 def lines(file: Path) -> int:
     return len(file.read_text().splitlines())
+
+
+def test_no_folder_has_too_many_files_to_be_looked_through() -> None:
+    found = Counter(str(file.parent.relative_to(ROOT)) for file in sources())
+    assert {name: count for name, count in found.items() if count > FOLDER_FILES} == {}
 
 
 def test_no_file_is_too_long_to_be_read() -> None:
