@@ -51,8 +51,11 @@ class LapsedLeases(_StandingStill):
 
 
 class Unclaimed(_StandingStill):
-    """Shards whose task runs, and has left a free place untaken for ``seconds`` while the driver watched."""
+    """Shards whose task runs, and has left a free place untaken for ``seconds`` while the driver watched.
 
-    def look(self, numbers: Iterable[int]) -> frozenset[int]:
+    A task that takes places is well, though its attempts end between two looks: each has another epoch.
+    """
+
+    def look(self, shards: Iterable[Shard]) -> frozenset[int]:
         """The numbers of the shards that stand still, of those for which there is a place now."""
-        return self._unchanged(dict.fromkeys(numbers))
+        return self._unchanged({shard.number: shard.epoch for shard in shards})

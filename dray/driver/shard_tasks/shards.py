@@ -210,7 +210,8 @@ class ShardTasks:
         ):
             self._submit(waiting[start.number], start.why)
         backlog = Backlog(waiting=len(waiting) + len(asking), coming=coming)
-        for number in self._unclaimed.look(with_place(before, ready, backlog)):
+        placed = set(with_place(before, ready, backlog))
+        for number in self._unclaimed.look(shard for shard in asking if shard.number in placed):
             untaken = f"has left a free place untaken for {UNCLAIMED_SECONDS / 60:.0f} minutes"
             self._give_up(number, f"shard {number}: its task {untaken}")
 
@@ -256,11 +257,11 @@ class ShardTasks:
     def _give_up(self, number: int, told: str) -> None:
         """Its task is ended, and the shard run again."""
         del self._running[number]
+        self._open = self._may_change = True  # the last look took it for one that runs
         self._forget(number)
         self._executor.cancel(number, told)
         self._crashes.given_up(number, told)
         self._emit(Warned(line=f"{told}; running it again"))
-        self.look_soon()
 
     def _forget(self, number: int | None = None) -> None:
         """What is known of this shard's standing still, or of any shard's, is over."""

@@ -31,7 +31,7 @@ from dray.failures.causes import Cause
 from dray.job.beginning.opening import OpenJob
 from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended, TaskResult
-from dray.store import JobLease, ReplicaRow, ReplicaState, ShardState, Store, open_store
+from dray.store import AttemptCause, JobLease, ReplicaRow, ReplicaState, ShardState, Store, open_store
 from tests.support.stores import FakeClock, claimed, outcomes, ready_job
 from tests.unit.driver.scripted import BreakableStore, ScriptedExecutor, cluster
 
@@ -266,11 +266,29 @@ def test_a_task_that_leaves_a_free_place_untaken_is_given_up(
     assert (tasks.submitted, tasks.executor.cancelled) == ([0], [])
     own_clock.pass_seconds(2)
     tasks.look(1)
+    assert tasks.tasks.left  # else the driver would write the files, though no task of it runs now
     tasks.look(1)
     assert (tasks.submitted, tasks.executor.cancelled) == ([0, 0], [0])
     assert tasks.warnings == [
         "shard 0: its task has left a free place untaken for 10 minutes; running it again"
     ]
+
+
+def test_a_task_whose_attempts_end_between_two_looks_is_well(
+    store: Store, url: str, own_clock: FakeClock
+) -> None:
+    """It cannot read its requests, and waits up to a minute after each try: after 30, it pauses the job."""
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    tasks.start()
+    store.put_replicas(tasks.lease, [ReplicaRow(name="r", lane=0, state=ReplicaState.READY, slots=2)])
+    for _ in range(30):
+        tasks.look(1)
+        own_clock.pass_seconds(59)
+        taken = store.place_shard(tasks.lease, 0, owner="o").lease
+        assert taken is not None
+        store.release_shard(taken, cause=AttemptCause.SPOOL_AWAY)
+        own_clock.pass_seconds(1)
+    assert tasks.executor.cancelled == []
 
 
 def test_a_task_that_waits_behind_others_is_well(store: Store, url: str, own_clock: FakeClock) -> None:
