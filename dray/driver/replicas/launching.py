@@ -49,13 +49,14 @@ class Launcher:
         None without a placement group: Ray's head is away, and its watch says so.
         """
         spec = shrunk(self._spec, steps, self._seqs)
-        self._avoided[lane] = spent
         while True:
             name = replica_name(self._prefix, lane, self._generation[lane])
             self._generation[lane] += 1
             try:
-                return self._fleet.launch(name, spec, ask, avoid=spent | self._risky())
+                process = self._fleet.launch(name, spec, ask, avoid=spent | self._risky())
             except NameTakenError:
                 continue
             except NoGroupError:
                 return None
+            self._avoided[lane] = spent
+            return process

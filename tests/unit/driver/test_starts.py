@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dray.cluster.base import Node
+from dray.cluster.placing import NoGroupError
 from dray.driver.replicas import lanes
 from dray.driver.replicas import pool as pools
 from dray.driver.replicas.handle import Loss
@@ -234,6 +236,26 @@ def test_a_lane_whose_engines_always_die_rests_while_others_work() -> None:
     started.pool._lanes._due[1] = 0.0
     started.pool.launch_due(started.budgets)
     assert [lane_of(one.name) for one in started.processes].count("replica-1") == 4
+
+
+def test_a_lane_whose_places_could_not_be_asked_for_has_not_tried_others_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its last replica was not told to avoid the node on which it died."""
+    monkeypatch.setattr(pools, "LONGEST_PAUSE", 0.01)
+    started = Started(2, [True], [EngineStartError("its GPU")])
+    started.until(lambda: bool(started.losses))
+    started.budgets.spent = {"replica-1": {"node"}}
+    launch, errors = started.fleet.launch, [NoGroupError("Ray made no placement group")]
+
+    def busy(*arguments: Any, **options: Any) -> ScriptedProcess:
+        if errors:
+            raise errors.pop()
+        return launch(*arguments, **options)
+
+    monkeypatch.setattr(started.fleet, "launch", busy)
+    started.go_on(3)
+    assert started.processes[2].avoid == {"node"}
 
 
 def test_what_the_store_is_missed_for_is_done_when_it_is_back() -> None:
