@@ -204,6 +204,7 @@ class Driver:
 
     def _judge(self, store: Store) -> None:
         """Decide what the replicas died of, and charge it. Shard tasks wait for that."""
+        self._interruptions.record(store)  # first: a notice explains a loss
         if self._schedule.due("lost"):
             self._pool.ask_now(store.unjudged(self._job.job_id, self._pool.live()))
         self._losses.add(self._pool.take_losses())
@@ -221,8 +222,7 @@ class Driver:
         self._tasks.schedule(store, self._pool.ready(), start=not self.stopping)
 
     def _commit(self, store: Store) -> None:
-        """Put into the store what came of nodes, and what people read there."""
-        self._interruptions.record(store)
+        """Put into the store what people read there."""
         if self._schedule.due("lease"):  # the lease has a thread; this shows whether the store takes writes
             store.renew_job(self._job.lease)
         if self._pool.starts() and self._schedule.due("progress"):

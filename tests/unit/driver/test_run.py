@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -47,6 +48,7 @@ from dray.shard.task import Ended, TaskResult
 from dray.store import AttemptCause, JobState, Store
 from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import (
+    ALIVE,
     NODE,
     QUICK,
     BreakableStore,
@@ -167,6 +169,30 @@ def test_notices_are_obeyed_and_replicas_watched_while_the_store_is_away(
     scene.play(steps())
     assert len(scene.told(NodeNoticed)) == len(scene.told(StoreAway)) == len(scene.told(StoreBack)) == 1
     assert "the store does not answer: StoreTransientError" in scene.heard.lines
+
+
+def test_a_notice_that_came_while_the_store_was_away_explains_the_loss_of_that_time(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(settings, monkeypatch, [True], [True])
+
+    def steps() -> Steps:
+        yield from scene.until(scene.is_ready)
+        scene.store.error = AWAY
+        yield from scene.until(lambda: bool(scene.told(StoreAway)))
+        notice = Notice(source="aws", kind=Kind.INTERRUPTION, action="stop", deadline=None, seen_at=0, id="1")
+        scene.fleet.fresh.append((NODE, notice))
+        process = scene.fleet.processes[0]
+        yield from scene.until(lambda: bool(process.drains))
+        process.sessions, process.facts = 1, replace(ALIVE, alive=False)
+        process.answers, process.gone = [ReplicaLostError("gone")], True
+        yield from scene.until(lambda: process.killed)
+        scene.store.error = None
+        yield from scene.until(lambda: bool(scene.told(ReplicaLost)))
+
+    scene.play(steps())
+    assert [event.cause for event in scene.told(ReplicaLost)] == ["SPOT"]
+    assert scene.look.charges("job") == []
 
 
 @pytest.mark.parametrize(
