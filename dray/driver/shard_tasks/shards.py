@@ -213,7 +213,8 @@ class ShardTasks:
         placed = set(with_place(before, ready, backlog))
         for number in self._unclaimed.look(shard for shard in asking if shard.number in placed):
             untaken = f"has left a free place untaken for {UNCLAIMED_SECONDS / 60:.0f} minutes"
-            self._give_up(number, f"shard {number}: its task {untaken}")
+            why = "its process hangs, or its node does not reach the store"
+            self._give_up(number, f"shard {number}: its task {untaken} ({why})")
 
     def _early(self) -> int:
         """Tasks that may wait for a place: before there is a replica, those that the first ones will have."""

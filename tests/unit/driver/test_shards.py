@@ -270,7 +270,8 @@ def test_a_task_that_leaves_a_free_place_untaken_is_given_up(
     tasks.look(1)
     assert (tasks.submitted, tasks.executor.cancelled) == ([0, 0], [0])
     assert tasks.warnings == [
-        "shard 0: its task has left a free place untaken for 10 minutes; running it again"
+        "shard 0: its task has left a free place untaken for 10 minutes (its process hangs, or its node does "
+        "not reach the store); running it again"
     ]
 
 
