@@ -186,7 +186,7 @@ class Driver:
         step = self._intervals.step
         self._tasks.take(self._executor.poll(step if self._outage.away else self._tasks.pause(step)))
         self._news.look()
-        self._readiness.look(awaited=not self.stopping)
+        self._readiness.look(awaited=not (self.stopping or self._outage.away))
 
     def _interrupt(self) -> None:
         """Drain the nodes that are being taken back."""

@@ -26,7 +26,9 @@ class Readiness:
         self._reason: str | None = None
 
     def look(self, *, awaited: bool) -> None:
-        """Look at the pool. A job that is to stop has no replica ``awaited``.
+        """Look at the pool. No replica is ``awaited`` where the job is to stop, or its store is away.
+
+        Without the store none is asked for, and how long that may last is another's to say.
 
         Raises:
             EngineStartError: none was ready within ``START_SECONDS``, and none before.

@@ -223,6 +223,18 @@ def test_a_store_that_stays_away_while_engines_start_puts_the_job_to_rest(
     assert "the store does not answer: StoreTransientError" in scene.heard.lines
 
 
+def test_no_replica_is_awaited_while_the_store_that_it_is_asked_for_by_is_away(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both waits are as long, and the other one would blame the engine."""
+    monkeypatch.setattr(outage, "STORE_PATIENCE", 0.5)
+    monkeypatch.setattr(readiness, "START_SECONDS", 0.5)
+    scene.store.error = AWAY
+    with pytest.raises(JobPausedError, match="the store has been away"):
+        scene.play(scene.until(lambda: False))
+    assert scene.fleet.processes == []
+
+
 class _ReadOnly(BreakableStore):
     """A store that another program keeps all writers out of."""
 
