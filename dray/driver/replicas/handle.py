@@ -173,9 +173,11 @@ class ReplicaHandle:
 class Loss:
     """A replica that died of ``error``; its process may still be asked for its fate.
 
-    ``hopeful``: other engines of the job start, as far as is known.
+    ``hopeful``: other engines of the job start, as far as is known. ``at`` is when it was found, in monotonic
+    seconds: it is judged once the store is there.
     """
 
     replica: ReplicaHandle
     error: BaseException
     hopeful: bool = False
+    at: float = field(default_factory=time.monotonic)

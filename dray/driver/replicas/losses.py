@@ -104,7 +104,7 @@ class Losses:
         event, place = _event(name, node, node_facts), place_of(node, name)
         alone = [one for one in said if one.alone]
         facts = Facts(
-            now=store.now(),
+            now=store.now() - (time.monotonic() - loss.at),
             notices=[one for one in store.notices(job_id) if one.node in {node, *loss.replica.nodes}],
             draining=node_facts.draining,
             preempted=node_facts.preempted,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -19,13 +20,14 @@ from dray.driver.replicas.handle import Loss, ReplicaHandle
 from dray.driver.replicas.losses import Losses, StoreBudgets
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, EngineStartError, FencedError, ReplicaLostError, StoreTransientError
-from dray.failures.facts import Cause
+from dray.failures.facts import NOTICE_SECONDS, Cause
 from dray.failures.foreign import Sign
 from dray.requests import Kind
 from dray.store import (
     Charge,
     Evidence,
     JobLease,
+    Notice,
     ReplicaRow,
     ReplicaState,
     ShardLease,
@@ -33,7 +35,7 @@ from dray.store import (
     Verdict,
     open_store,
 )
-from tests.support.stores import note_charges, ready_job
+from tests.support.stores import FakeClock, note_charges, ready_job
 from tests.unit.driver.scripted import ALIVE, BreakableStore, ScriptedProcess
 
 pytestmark = pytest.mark.unit
@@ -69,11 +71,13 @@ class Judged:
         node: str | None = "n",
         *,
         hopeful: bool = False,
+        at: float | None = None,
     ) -> ScriptedProcess:
         process = ScriptedProcess(name=f"p/replica-{lane}", spec=SPEC, avoid=frozenset(), place=node)
         process.facts = facts
         replica = ReplicaHandle(lane=lane, process=process, slots=2, node=node)
-        self.losses.add([Loss(replica=replica, error=error, hopeful=hopeful)])
+        at = time.monotonic() if at is None else at
+        self.losses.add([Loss(replica=replica, error=error, hopeful=hopeful, at=at)])
         return process
 
     @property
@@ -152,6 +156,21 @@ def test_a_loss_is_charged_once_the_store_is_back(store: Store, job: JobLease) -
     budgets = StoreBudgets(store, "job", judging.losses)  # in the driver's next step
     assert (budgets.undecided("replica-0"), budgets.shrink_steps()) == (False, 1)
     assert len(judging.lost) == 1
+
+
+def test_a_notice_explains_a_loss_of_its_time_however_late_that_is_judged(tmp_path: Path) -> None:
+    """The store was away meanwhile."""
+    clock = FakeClock()
+    with open_store(str(tmp_path / "late.db"), clock=clock) as store:
+        judging = Judged(ready_job(store))
+        store.record_notice("job", Notice(node="n", source="aws", action="stop", deadline=None, seen_at=0.0))
+        clock.pass_seconds(NOTICE_SECONDS + 100)
+        judging.lose(0, ReplicaLostError("gone"), GONE, at=time.monotonic() - NOTICE_SECONDS)
+        judging.losses.judge(store)
+        assert [one.cause for one in judging.lost] == [Cause.SPOT]
+        judging.lose(1, ReplicaLostError("gone"), GONE)
+        judging.losses.judge(store)
+        assert judging.lost[1].cause == Cause.NODE_LOSS
 
 
 def _on_replica(store: Store, job: JobLease, number: int, lane: int = 0) -> ShardLease:
