@@ -138,9 +138,7 @@ class Run:
             with Weighing(job) as weighing:
                 shards = parts.steps.ingest(job, self.timeline, self._expected(), parts.tell)
                 self._tell_shared()
-                with Heed(job) as heed:
-                    weighing.check(heed.look)
-                if not open_shards(shards) or _is_stopped(job):
+                if not self._weighed(weighing) or not open_shards(shards) or _is_stopped(job):
                     return []
                 info = self._joined()
                 return [] if info is None else self._drive(shards, parts.fleet_of(info))
@@ -161,6 +159,19 @@ class Run:
         with reopen(self.job) as store:
             for line in told_of(self.job, store.get_job(self.job.job_id)):
                 self.parts.tell(line)
+
+    def _weighed(self, weighing: Weighing) -> bool:
+        """Hold the job to the weights that it began with; false where it stops before they are read.
+
+        Raises:
+            JobChangedError, WeightsError: they are other ones, or cannot be read.
+        """
+        try:
+            with Heed(self.job) as heed:
+                weighing.check(heed.look)
+        except (CancelledError, ExpiredError):  # the store says what becomes of the job
+            return False
+        return True
 
     def _expected(self) -> int:
         """How many replicas there may be: shards are cut for so many before the cluster is joined."""

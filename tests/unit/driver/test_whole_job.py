@@ -35,6 +35,7 @@ from dray.errors import (
     JobPausedError,
 )
 from dray.job.beginning.opening import open_job
+from dray.job.beginning.weighing import Weighing
 from dray.job.ending.result import JobResult
 from dray.job.options.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
@@ -292,3 +293,15 @@ def test_an_expired_job_whose_files_cannot_be_written_stays_expired(
         assert _run(settings, []).state == JobState.EXPIRED
     with open_store(settings.store_url, create=False) as store:
         assert (store.get_job("job").state, store.get_job("job").reason) == (JobState.EXPIRED, None)
+
+
+def test_a_job_whose_time_is_over_before_its_weights_are_read_again_expires(
+    make_settings: Callable[..., JobSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver died, and nobody came back in time. Weights of a real model take longer than a look."""
+    settings = make_settings(replicas=1, job_id="job", shard_rows=10)
+    with pytest.raises(EngineStartError):
+        _run(settings, [], Script(most=0))
+    monkeypatch.setattr(Weighing, "check", lambda _, look: look())
+    result = _run(replace(settings, completion_window=0.001), [])
+    assert (result.state, result.counts["failed"]) == (JobState.EXPIRED, 50)
