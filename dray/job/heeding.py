@@ -55,10 +55,16 @@ class Heed:
             orders = stop_signals(self._store, self._job)
             obey(self._job, orders)
             if orders.at_rest:
-                raise JobPausedError(self._store.get_job(self._job.job_id).reason or "put to rest")
+                self._refuse_put_to_rest(self._store)
         except StoreError:  # the driver's next write reports it
             self._close()
         self._looked = time.monotonic()
+
+    def _refuse_put_to_rest(self, store: Store) -> None:
+        """A job whose rows are all answered was at rest before this run, which writes its files again."""
+        known = store.get_job(self._job.job_id)
+        if not known.state.answered:
+            raise JobPausedError(known.reason or "put to rest")
 
     def _close(self) -> None:
         store, self._store = self._store, None

@@ -305,3 +305,15 @@ def test_a_job_whose_time_is_over_before_its_weights_are_read_again_expires(
     monkeypatch.setattr(Weighing, "check", lambda _, look: look())
     result = _run(replace(settings, completion_window=0.001), [])
     assert (result.state, result.counts["failed"]) == (JobState.EXPIRED, 50)
+
+
+def test_a_job_that_is_done_writes_its_files_again_though_its_weights_take_long_to_read(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run(settings, [])
+    output = Path(settings.output) / "output.jsonl"
+    answers = output.read_bytes()
+    output.unlink()
+    monkeypatch.setattr(Weighing, "check", lambda _, look: look())
+    assert _run(settings, []).state == JobState.COMPLETED
+    assert output.read_bytes() == answers
