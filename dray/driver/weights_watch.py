@@ -12,7 +12,7 @@ from dray.cluster import ClusterSettings
 from dray.cluster.agents import NodeAgents
 from dray.driver.events import Event, Told, Warned
 from dray.errors import DrayError
-from dray.job.beginning.opening import OpenJob
+from dray.job.beginning.opening import OpenJob, reopen
 from dray.weights import LocalModel
 from dray.weights.node.cache import evict
 from dray.weights.node.local import ModelProgress
@@ -28,9 +28,10 @@ AGENT_SECONDS = 10.0  # until an agent fetches; replicas begin themselves after 
 def early_weights(job: OpenJob, settings: ClusterSettings) -> Iterator[LocalModel | None]:
     """On a cluster of our own this process is on the node: fetch at once, beside Ray's start.
 
-    What lies in memory goes at the end, unless another job uses it; what lies on disk stays.
+    What lies in memory goes at the end, unless another job uses it; what lies on disk stays. A run that has
+    no row to answer fetches nothing: room for the model is made at the cost of others.
     """
-    if job.weights is None or not settings.local:
+    if job.weights is None or not settings.local or not _has_rows(job):
         yield None
         return
     model = LocalModel(job.weights, job.settings.model_access)
@@ -40,6 +41,14 @@ def early_weights(job: OpenJob, settings: ClusterSettings) -> Iterator[LocalMode
         model.close()
         if model.shelf.place.memory:
             _give_back(model)
+
+
+def _has_rows(job: OpenJob) -> bool:
+    """Whether earlier runs have left open shards."""
+    if not job.resumed:
+        return True
+    with reopen(job) as store:
+        return bool(store.shards(job.job_id, open_only=True))
 
 
 def _give_back(model: LocalModel) -> None:

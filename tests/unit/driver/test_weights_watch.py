@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from dray.cluster import ClusterSettings
 from dray.driver import weights_watch
 from dray.driver.events import Event, Told, Warned
-from dray.driver.weights_watch import weights_on
+from dray.driver.weights_watch import early_weights, weights_on
+from dray.driver.whole_job import run_job
+from dray.errors import WeightsError
+from dray.job.beginning.opening import open_job, reopen
+from dray.job.options.settings import JobSettings
+from dray.weights import Manifest
 from dray.weights.node.local import ModelProgress
+from tests.support.lanes import parts_on
+from tests.support.thread_fleet import ThreadFleet
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.unit
@@ -39,3 +49,24 @@ def test_an_error_that_is_not_drays_ends_no_watch(monkeypatch: pytest.MonkeyPatc
     assert [one.line for one in told if isinstance(one, Warned)] == [
         "looking at the nodes' weights: KeyError"
     ]
+
+
+def test_a_job_without_a_row_left_fetches_no_model(
+    make_settings: Callable[..., JobSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for it is made at the cost of other models, or there is none any more."""
+
+    def fetch(*_: object) -> None:
+        raise WeightsError("no room")
+
+    monkeypatch.setattr(weights_watch, "LocalModel", fetch)
+    settings = make_settings(job_id="job", replicas=1)
+    job = replace(open_job(settings), weights=cast("Manifest", object()))
+    with pytest.raises(WeightsError), early_weights(job, ClusterSettings()):
+        pass
+    with reopen(job) as store:
+        store.release_job(job.lease)
+    run_job(settings, parts_on(ThreadFleet(["node"])))
+    again = replace(open_job(settings), weights=job.weights)
+    with early_weights(again, ClusterSettings()) as model:
+        assert model is None
