@@ -161,11 +161,7 @@ class Run:
                 self.parts.tell(line)
 
     def _weighed(self, weighing: Weighing) -> bool:
-        """Hold the job to the weights that it began with; false where it stops before they are read.
-
-        Raises:
-            JobChangedError, WeightsError: they are other ones, or cannot be read.
-        """
+        """Hold the job to the weights that it began with; false where it stops before they are read."""
         try:
             with Heed(self.job) as heed:
                 weighing.check(heed.look)
