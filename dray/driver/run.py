@@ -97,6 +97,7 @@ class Driver:
         self._schedule = Schedule(self._intervals)
         self._shards = shards
         self._store: Store | None = None
+        self._weights_came = False
         self.stopping = False
 
     # -- the life of a run --------------------------------------------------------------------
@@ -151,6 +152,10 @@ class Driver:
         """Have the observers told of it in the next step. Safe to call from any thread."""
         self._events.append(event)
 
+    def note_weights(self) -> None:
+        """More of the model has come to a node: replicas start later. Safe to call from any thread."""
+        self._weights_came = True
+
     # -- one step -------------------------------------------------------------------------------
 
     def _step(self) -> None:
@@ -185,8 +190,11 @@ class Driver:
         """See which shard tasks ended, and how the replicas are."""
         step = self._intervals.step
         self._tasks.take(self._executor.poll(step if self._outage.away else self._tasks.pause(step)))
+        came, self._weights_came = self._weights_came, False
+        if came:
+            self._pool.wait_on()
         self._news.look()
-        self._readiness.look(awaited=not (self.stopping or self._outage.away))
+        self._readiness.look(awaited=not (self.stopping or self._outage.away or came))
 
     def _interrupt(self) -> None:
         """Drain the nodes that are being taken back."""

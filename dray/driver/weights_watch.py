@@ -59,16 +59,19 @@ def _give_back(model: LocalModel) -> None:
 
 
 @contextmanager
-def weights_on(job: OpenJob, early: LocalModel | None, tell: Callable[[Event], None]) -> Iterator[None]:
+def weights_on(
+    job: OpenJob, early: LocalModel | None, tell: Callable[[Event], None], moved: Callable[[], None]
+) -> Iterator[None]:
     """Have the job's model fetched on every node while the block runs, and say how far that is.
 
-    ``early`` is the model where this process fetches it already: then there is one node, this one.
+    ``early`` is the model where this process fetches it already: then there is one node, this one. ``moved``
+    is called from another thread when a node has more of it than any had before.
     """
     if job.weights is None:
         yield
         return
     nodes = _OneNode(early) if early is not None else _Agents(job)
-    watch = _Watch(nodes, tell)
+    watch = _Watch(nodes, tell, moved)
     try:
         yield
     finally:
@@ -130,9 +133,11 @@ class _Watch:
     In a thread of its own: calls of agents may take as long as those of a node that hangs.
     """
 
-    def __init__(self, nodes: _Nodes, tell: Callable[[Event], None]) -> None:
+    def __init__(self, nodes: _Nodes, tell: Callable[[Event], None], moved: Callable[[], None]) -> None:
         self._nodes = nodes
         self._tell = tell
+        self._moved = moved
+        self._most = 0  # bytes of it that a node has had
         self._over = threading.Event()
         self._said = time.monotonic()
         self._complete = False
@@ -161,6 +166,10 @@ class _Watch:
         for reason in {node.failure for node in found if node.failure} - self._reasons:
             self._reasons.add(reason)  # the replicas of the node meet it too
             self._tell(Warned(line=reason))
+        most = max((node.ready for node in found), default=0)
+        if most > self._most:  # nodes that come and go before they have it whole are no progress
+            self._most = most
+            self._moved()
         complete = len(found) == self._nodes.count and all(node.ready == node.size for node in found)
         due = time.monotonic() - self._said >= LINE_EVERY
         if found and not self._complete and (complete or due):

@@ -216,7 +216,8 @@ class Run:
                 events=mailbox,
                 chooses_market=patient,
             )
-            with weights_on(self.job, self.early, driver.tell), followers_answered(self.job), driver:
+            weights = weights_on(self.job, self.early, driver.tell, driver.note_weights)
+            with weights, followers_answered(self.job), driver:
                 with self.timeline.phase("engine_start"):
                     ready = parts.steps.start_replicas(driver)
                 if ready:

@@ -235,6 +235,11 @@ class ReplicaPool:
                 self._end(replica)  # what it has loaded is lost either way
                 self._lanes.want(replica.lane)
 
+    def wait_on(self) -> None:
+        """More of the model came: replicas that start have all of their time from now on."""
+        for replica in self._in(ReplicaState.STARTING):
+            replica.placed = replica.placed and self.watched()
+
     def cordon(self, node: Node) -> None:
         """A node may be taken back: it gets no new replicas while another can have them."""
         self._risky.cordon(node.node_id)

@@ -26,9 +26,10 @@ class Readiness:
         self._reason: str | None = None
 
     def look(self, *, awaited: bool) -> None:
-        """Look at the pool. No replica is ``awaited`` where the job is to stop, or its store is away.
+        """Look at the pool. No replica is ``awaited`` where the job is to stop, or waits for something else.
 
-        Without the store none is asked for, and how long that may last is another's to say.
+        Without the store none is asked for, and while its model comes none can be ready. How long these may
+        last is for others to say.
 
         Raises:
             EngineStartError: none was ready within ``START_SECONDS``, and none before.

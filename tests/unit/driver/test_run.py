@@ -26,7 +26,7 @@ from dray.driver.events import (
 )
 from dray.driver.executor import TaskEnd
 from dray.driver.outage import SpoolWatch
-from dray.driver.replicas import readiness, waiting
+from dray.driver.replicas import pool, readiness, waiting
 from dray.driver.run import Driver
 from dray.driver.shard_tasks import shards as shard_tasks
 from dray.driver.whole_job import engine_spec
@@ -94,7 +94,7 @@ class Scene(ScriptedExecutor):
     def play(self, steps: Steps) -> bool:
         """Run the driver; whether it had a replica before the job was to stop."""
         self._steps = steps
-        driver = Driver(
+        driver = self.driver = Driver(
             self.job,
             self.fleet,
             self,
@@ -233,6 +233,27 @@ def test_no_replica_is_awaited_while_the_store_that_it_is_asked_for_by_is_away(
     with pytest.raises(JobPausedError, match="the store has been away"):
         scene.play(scene.until(lambda: False))
     assert scene.fleet.processes == []
+
+
+def test_replicas_have_all_of_their_time_once_the_model_has_come(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of 800 GB takes two hours at 1 Gbit/s, and a start half of one."""
+    monkeypatch.setattr(readiness, "START_SECONDS", 0.5)
+    monkeypatch.setattr(pool, "START_SECONDS", 0.5)
+    monkeypatch.setattr(waiting, "_LOOK_SECONDS", 0.01)
+    scene = Scene(settings, monkeypatch, [])
+    began = time.monotonic()
+
+    def come() -> Steps:
+        while time.monotonic() < began + 2.0:
+            scene.driver.note_weights()
+            yield
+        yield from scene.until(lambda: False)
+
+    with pytest.raises(EngineStartError, match=r"ready after 0 s"):
+        scene.play(come())
+    assert time.monotonic() > began + 2.4
 
 
 class _ReadOnly(BreakableStore):

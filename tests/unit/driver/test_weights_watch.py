@@ -36,16 +36,21 @@ class _Model:
         self.looks += 1
         if self.looks == 1:
             raise KeyError("confidential")
-        return ModelProgress(node=node, ready=10, size=10, root="/", memory=True, began=0.0, moved=0.0)
+        ready = min(5 * (self.looks - 1), 10)
+        return ModelProgress(node=node, ready=ready, size=10, root="/", memory=True, began=0.0, moved=0.0)
 
 
 def test_an_error_that_is_not_drays_ends_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights_watch, "LOOK_EVERY", 0.01)
     told: list[Event] = []
+    moves: list[bool] = []
     job: Any = SimpleNamespace(weights=object())
     model: Any = _Model()
-    with weights_on(job, model, told.append):
+    with weights_on(job, model, told.append, lambda: moves.append(True)):
         until(lambda: any(isinstance(one, Told) for one in told))
+        looks = model.looks
+        until(lambda: model.looks > looks)
+    assert len(moves) == 2  # nothing came after that
     assert [one.line for one in told if isinstance(one, Warned)] == [
         "looking at the nodes' weights: KeyError"
     ]
