@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.engine.tuning import Limits, Tuned, Tuner, candidates_of, refuse_untunable, tuning_for
+from dray.engine.tuning import Limits, Tuned, Tuner, Tuning, candidates_of, refuse_untunable, tuning_for
+from dray.engine.vllm_adapter.core.tuned_scheduler import asking, tuner_for
 from dray.errors import ConfigError
 
 pytestmark = pytest.mark.unit
@@ -185,3 +187,22 @@ def test_what_the_user_names_is_left() -> None:
 def test_nothing_to_find_out_is_refused(engine: str, arguments: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         refuse_untunable(engine, arguments)
+
+
+@pytest.mark.parametrize(("chunks", "whole_images"), [(True, False), (False, False), (True, True)])
+def test_what_has_to_fit_into_a_step_does(chunks: bool, whole_images: bool) -> None:
+    """vLLM never schedules a prompt that is longer than a step, where it does not cut prompts."""
+    scheduler = SimpleNamespace(
+        max_num_active_reqs=256,
+        max_num_scheduled_tokens=8192,
+        scheduler_config=SimpleNamespace(
+            enable_chunked_prefill=chunks, disable_chunked_mm_input=whole_images
+        ),
+    )
+    with asking(Tuning(seqs=True, tokens=True, budget=20_000)):
+        found = tuner_for(scheduler)
+    assert found is not None
+    tokens = {one.tokens for one in found._tuner._windows}
+    assert tokens == ({8192, 2048} if chunks and not whole_images else {8192})
+    with asking(Tuning(seqs=False, tokens=True, budget=20_000)):
+        assert (tuner_for(scheduler) is None) == (tokens == {8192})

@@ -99,5 +99,17 @@ def tuner_for(scheduler: Any) -> SchedulerTuner | None:
         _logger.warning("--auto: this vLLM's limits cannot change while it runs; they stay as started")
         return None
     started = Limits(*(getattr(scheduler, name) for name in _LIMITS))
-    candidates = candidates_of(started, seqs=_asked.seqs, tokens=_asked.tokens)
+    tokens = _asked.tokens and not _takes_whole(scheduler.scheduler_config)
+    if not (tokens or _asked.seqs):
+        _logger.warning("--auto: the tokens of a step have to stay as started; there is nothing to find out")
+        return None
+    candidates = candidates_of(started, seqs=_asked.seqs, tokens=tokens)
     return SchedulerTuner(Tuner(started, candidates, budget=_asked.budget), _tell)
+
+
+def _takes_whole(config: Any) -> bool:
+    """Whether a prompt, or an image in one, has to fit into a step: with fewer tokens it would wait for ever.
+
+    BERT and its kin read a prompt at once. vLLM has seen to it that the longest one fits as it was started.
+    """
+    return config.disable_chunked_mm_input or not config.enable_chunked_prefill
