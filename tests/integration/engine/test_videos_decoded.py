@@ -220,23 +220,32 @@ def test_no_damage_is_anything_but_a_refusal(read: Read, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "taken"),
+    ("asked", "told"),
     [
-        (None, True),
-        ({"image": {}}, True),
-        ({"video": {"fps": 1, "num_frames": 8}}, True),
-        ({"video": {"backend": "opencv", "video_backend": "qwen2_vl"}}, True),
-        ({"video": {"backend": "torchcodec"}}, False),
-        ({"video": {"video_backend": "pynvvideocodec"}}, False),
+        (None, ""),
+        ({"image": {}}, ""),
+        ({"video": {"fps": 1, "num_frames": 8}}, ""),
+        ({"video": {"backend": "opencv", "video_backend": "qwen2_vl"}}, ""),
+        ({"video": {"backend": "torchcodec"}}, "dray decodes videos with OpenCV"),
+        ({"video": {"video_backend": "pynvvideocodec"}}, "dray decodes videos with OpenCV"),
+        (
+            {"video": {"video_backend": "torchcodec"}},
+            "vLLM has no video_backend 'torchcodec'; it has .*qwen2_vl",
+        ),
+        (
+            {"video": {"seek_mode": "exact"}},
+            "seek_mode is not supported by the 'opencv' backend; leave it out",
+        ),
+        ({"video": {"fps": "2"}}, "fps of videos is no number: '2'"),
     ],
 )
-def test_other_decoders_are_refused(quiet_vllm: None, asked: Any, taken: bool) -> None:
+def test_arguments_by_which_no_video_is_decoded_are_refused(quiet_vllm: None, asked: Any, told: str) -> None:
     from dray.engine.vllm_adapter.media.videos import refuse_other_decoders
 
     config = SimpleNamespace(multimodal_config=SimpleNamespace(media_io_kwargs=asked))
     refuse_other_decoders(SimpleNamespace(multimodal_config=None))
-    if taken:
+    if not told:
         refuse_other_decoders(config)
         return
-    with pytest.raises(ConfigError, match="engine argument media_io_kwargs: dray decodes videos with OpenCV"):
+    with pytest.raises(ConfigError, match=f"engine argument media_io_kwargs: {told}"):
         refuse_other_decoders(config)

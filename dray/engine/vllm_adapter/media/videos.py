@@ -20,7 +20,7 @@ from PIL import Image
 from vllm import envs
 from vllm.multimodal.media import connector, video
 from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
-from vllm.multimodal.video_decoders import opencv
+from vllm.multimodal.video_decoders import opencv, resolve_video_backend_kwargs
 
 from dray.engine.vllm_adapter.errors import is_the_engines
 from dray.engine.vllm_adapter.media import decoded
@@ -49,6 +49,7 @@ _FORMATS = "avi,flv,matroska,mov"
 _OPTIONS = f"format_whitelist;{_FORMATS}|protocol_whitelist;none"
 _JPEG = "video/jpeg"  # frames one by one, in base64 with commas between
 _CHANNELS = 3
+_NUMBERS = ("fps", "num_frames", "min_frames", "max_frames", "max_duration")
 _FEWER = f"; the engine argument {ARGUMENT} takes fewer frames (docs/video.md)"
 
 
@@ -156,19 +157,36 @@ class _Videos(video.VideoMediaIO):  # type: ignore[misc]  # vLLM has no types
 
 
 def refuse_other_decoders(model_config: Any) -> None:
-    """Refuse engine arguments that have videos decoded by another library than OpenCV.
+    """Refuse engine arguments by which OpenCV can decode no video, or another library would.
+
+    Each row with a video would be an error row.
 
     Raises:
-        ConfigError: they do.
+        ConfigError: there are some.
     """
     config = model_config.multimodal_config
     asked: Mapping[str, Any] = ((config.media_io_kwargs if config else None) or {}).get("video") or {}
+    for name in _NUMBERS:
+        value = asked.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(
+                f"engine argument {ARGUMENT}: {name} of videos is no number: {str(value)[:40]!r}"
+            )
     loader = asked.get("video_backend") or envs.VLLM_VIDEO_LOADER_BACKEND
+    if loader not in VIDEO_LOADER_REGISTRY.name2class:
+        known = ", ".join(sorted(VIDEO_LOADER_REGISTRY.name2class))
+        raise ConfigError(
+            f"engine argument {ARGUMENT}: vLLM has no video_backend {str(loader)[:40]!r}; it has {known}"
+        )
     if asked.get("backend", "opencv") != "opencv" or VIDEO_LOADER_REGISTRY.backend_requires_gpu(loader):
         raise ConfigError(
             f"engine argument {ARGUMENT}: dray decodes videos with OpenCV alone, which it keeps to the file "
             "and to its limits; leave backend out"
         )
+    try:
+        resolve_video_backend_kwargs("opencv", dict(asked))
+    except ValueError as error:  # options of other decoders
+        raise ConfigError(f"engine argument {ARGUMENT}: {error}; leave it out") from None
 
 
 def read_videos_alone() -> None:
