@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from dray.errors import ConfigError
 
 _BACKENDS = (None, "mp")  # that run one engine on several nodes
+_SPREADS = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
 _LONGEST = 40  # characters of a user's value that a message repeats
 
 
@@ -23,7 +25,7 @@ class NodeRank:
 
 def ranks_of(arguments: Mapping[str, Any]) -> int:
     """Processes of an engine that compute, each on a device of its own."""
-    return int(arguments.get("tensor_parallel_size") or 1) * int(arguments.get("pipeline_parallel_size") or 1)
+    return prod(int(arguments.get(name) or 1) for name in _SPREADS)
 
 
 def nodes_of(arguments: Mapping[str, Any]) -> int:
@@ -59,7 +61,7 @@ def refuse_uneven(arguments: Mapping[str, Any]) -> None:
     try:
         ranks = ranks_of(arguments)
     except (TypeError, ValueError):
-        raise ConfigError("tensor_parallel_size and pipeline_parallel_size are whole numbers") from None
+        raise ConfigError(f"{', '.join(_SPREADS)} are whole numbers") from None
     if ranks % given:
         raise ConfigError(
             f"nnodes={given}: the engine has {ranks} ranks (tensor_parallel_size times "

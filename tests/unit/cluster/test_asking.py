@@ -87,6 +87,13 @@ def test_what_the_user_says_goes_first() -> None:
     assert default_replicas(half, cluster((8, 4))) == 8
 
 
+def test_each_way_to_spread_an_engine_counts() -> None:
+    """As vLLM multiplies them; parallel decoding of a context is for ranks that are there anyway."""
+    sizes = {"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "prefill_context_parallel_size": 3}
+    arguments = sizes | {"decode_context_parallel_size": 2}
+    assert asking.gpus_of(EngineSpec(name="vllm", model="m", kind=Kind.CHAT, arguments=arguments)) == 24
+
+
 def test_fewer_gpus_than_ranks_are_refused() -> None:
     spec = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, arguments={"tensor_parallel_size": 2}, gpus=1)
     with pytest.raises(ConfigError, match="given 1 GPU, and its engine has 2 ranks"):
