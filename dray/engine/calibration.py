@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 from dray.engine.protocol import EngineSpec
@@ -64,7 +65,7 @@ def measure(model: str, *, repeats: int) -> dict[str, Any]:
     if not probes:
         raise SystemExit(f"dray: {model}: the model takes {length} tokens; take one that takes 64 or more")
     vocabulary = int(json.loads(info.config)["vocab_size"])
-    feed = _Feed(engine, vocabulary)
+    feed = _Feed(engine, vocabulary, info.max_num_batched_tokens)
     feed.run(16, 16, 8)  # what is set up at its first use is not measured
     found = [feed.run(*probe) | {"seqs": info.max_num_seqs} for _ in range(repeats) for probe in probes]
     engine.stop()
@@ -88,18 +89,22 @@ def _spec(model: str) -> EngineSpec:
 class _Feed:
     """Puts requests of exact lengths through a replica."""
 
-    def __init__(self, engine: Replica, vocabulary: int) -> None:
+    def __init__(self, engine: Replica, vocabulary: int, batched_tokens: int) -> None:
         self._engine = engine
+        self._batched_tokens = batched_tokens  # in a step, at most
         self._random = random.Random(1)  # noqa: S311  the same prompts each time
         self._vocabulary = vocabulary
         self._sessions = 0
 
     def run(self, rows: int, prompt: int, output: int) -> dict[str, float]:
-        """All rows at once; steps and busy seconds of the engine until the last answer."""
+        """All rows at once; steps and busy seconds of the engine until the last answer.
+
+        The steps are counted by what they have to do: those of the replica's loop are fewer where the
+        engine's core is a process of its own.
+        """
         self._sessions += 1
         name = f"probe-{self._sessions}"
-        before = self._engine.status().stats
-        steps, busy = before.steps, before.busy_seconds
+        busy = self._engine.status().stats.busy_seconds
         self._engine.feed(name, [self._line(index, prompt, output) for index in range(rows)], True)
         answers = [one for batch in self._engine.results(name, 512) for one in batch]
         failed = next((one for one in answers if one.failed), None)
@@ -110,7 +115,7 @@ class _Feed:
             "rows": rows,
             "prompt": prompt,
             "output": output,
-            "steps": after.steps - steps,
+            "steps": ceil(rows * prompt / self._batched_tokens) + output - 1,
             "seconds": after.busy_seconds - busy,
         }
 
