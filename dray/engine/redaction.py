@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from dray.requests.media.medium import is_base64
+
 _SHORTEST_QUOTE = 12  # characters of a whole text of the body that count as a quotation
 _WINDOW = 16  # characters of a part of one; parts are looked for at every half window
+_OF_A_FILE = 512  # characters of a file in base64: the rest are no words, and looking at 85 MB takes seconds
 
 
 def without_quotes(message: str, body: dict[str, Any]) -> str:
@@ -45,7 +48,7 @@ def _texts(value: Any) -> Iterator[str]:
     while waiting:
         part = waiting.pop()
         if isinstance(part, str):
-            yield part
+            yield part[:_OF_A_FILE] if is_base64(part) else part
         elif isinstance(part, dict):
             waiting.extend(part.values())
         elif isinstance(part, list):

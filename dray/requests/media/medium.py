@@ -122,6 +122,11 @@ def is_data(url: str) -> bool:
     return url[:5].lower() == "data:"
 
 
+def is_base64(url: str) -> bool:
+    """Whether a URL holds its file itself, in base64."""
+    return _DATA.match(url, 0, 256) is not None
+
+
 def columns_of_files(shape: Any) -> dict[Medium, str]:
     """The columns of files that a row shape names."""
     given = {medium: getattr(shape, medium.column) for medium in MEDIA}
@@ -140,7 +145,7 @@ def placer(medium: Medium, root: str | None) -> Place:
 
     def place(url: str, field: str) -> str:
         if is_data(url):
-            if not _DATA.match(url, 0, 256):
+            if not is_base64(url):
                 raise medium.bad(f"the data URL holds no base64 ({medium.data}...)", field)
             return url
         check_text(url, field)

@@ -121,3 +121,14 @@ def test_deep_bodies_are_no_trouble_for_messages() -> None:
     for _ in range(5000):
         deep = [{"a": deep}]
     assert without_quotes("no: a long text at the bottom", {"x": deep}) == "no: ..."
+
+
+def test_of_a_file_the_begin_alone_is_looked_at() -> None:
+    """All of a video took seconds of the engine's thread, for each row that was too long for the context."""
+    video, words = (
+        f"data:video/mp4;base64,{'AAAA' * 1000}{'BCDE' * 10}",
+        f"data: {'- ' * 1000}of the customer Miller",
+    )
+    body = {"messages": [{"content": [{"video_url": {"url": video}}, {"text": words}]}]}
+    assert without_quotes(f"bad URL {video[:40]!r}, {'BCDE' * 10}", body) == f"bad URL '...', {'BCDE' * 10}"
+    assert without_quotes("no: of the customer Miller", body) == "no:..."
