@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,6 +129,31 @@ def test_threads_that_read_images_change_no_answer(
     with running(generation_spec(seeing_model, engine_core="apart", **how)) as runner:
         found = [outcome.response for outcome in runner.run(rows)]
     assert found == [outcome.response for outcome in seeing.run(rows)]
+
+
+def test_an_image_that_a_row_found_in_the_cache_stays_for_the_row(quiet_vllm: None) -> None:
+    """vLLM puts the row's new images in before it takes that one out: it was gone, and the row refused."""
+    from vllm.multimodal.inputs import MultiModalKwargsItem
+
+    from dray.engine.vllm_adapter.image_cache import RowCache
+
+    config = SimpleNamespace(mm_processor_cache_gb=1000 / 2**30)
+    cache = RowCache(SimpleNamespace(get_multimodal_config=lambda: config))
+
+    def read(*names: str) -> list[bool]:
+        """As vLLM's processor does (``_get_cache_missing_items``, ``_merge_mm_kwargs``)."""
+        found: list[bool] = cache.is_cached(list(names))
+        for name in names:
+            cache.touch_sender_cache_item(name)
+        for name, is_there in zip(names, found, strict=True):
+            made: Any = None if is_there else (MultiModalKwargsItem.dummy(600), [])
+            assert cache.get_and_update_item(made, name)[0]["dummy"].data.nbytes == 600
+        return found
+
+    assert read("old") == [False]
+    assert read("new", "old") == [False, True]
+    assert read("new", "new") == [True, True]
+    assert read("old") == [False], "more is kept than was asked for"
 
 
 def test_rows_whose_images_are_read_can_be_aborted(seeing: Runner) -> None:

@@ -67,7 +67,8 @@ class ImageSettings:
         if not model_config.supports_multimodal_inputs:
             return
         from vllm.multimodal import image
-        from vllm.multimodal.cache import MultiModalProcessorOnlyCache
+
+        from dray.engine.vllm_adapter.image_cache import RowCache
 
         image.ALLOWED_IMAGE_FORMATS = tuple(one for one in image.ALLOWED_IMAGE_FORMATS if one in FORMATS)
         tell_once(_TOLD_EACH_TIME)  # of its threads, twice for each image
@@ -75,7 +76,7 @@ class ImageSettings:
             return
         # Read below, and where vLLM decides whether images are told apart by what they hold.
         model_config.multimodal_config.mm_processor_cache_gb = self.gigabytes / (self.threads + 1)
-        renderer._mm_processor_cache = MultiModalProcessorOnlyCache(model_config)
+        renderer._mm_processor_cache = RowCache(model_config)
 
 
 def asked_of_images(arguments: Mapping[str, Any]) -> tuple[int | None, float]:
