@@ -106,10 +106,7 @@ def test_replicas_get_the_text_of_a_chat_template_and_the_job_keeps_its_path(tmp
         ({"nnodes": 0}, "nnodes=0: give a whole number"),
         ({"nnodes": True}, "nnodes=True: give a whole number"),
         ({"nnodes": 3, "tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "the engine has 4 ranks"),
-        (
-            {"nnodes": 2, "tensor_parallel_size": "two"},
-            "tensor_parallel_size, pipeline_parallel_size, .* are whole numbers",
-        ),
+        ({"nnodes": 2, "tensor_parallel_size": "two"}, "tensor_parallel_size, .* are whole numbers"),
         (
             {"nnodes": 2, "tensor_parallel_size": 2, "distributed_executor_backend": "uni"},
             "nnodes=2 does not go with distributed_executor_backend=uni",
