@@ -7,10 +7,16 @@ from collections import deque
 
 _MOST = 1000
 _LONGEST = 2000
+_OF_ANSWERS = ("vllm.tool_parsers.", "vllm.parser.", "vllm.reasoning.")  # they quote what a model said
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """The record's text. Where its arguments do not fit, its place: no handler may raise for that."""
+    """The record's text, without its arguments where these may be words of an answer.
+
+    Where they do not fit, its place: no handler may raise for that.
+    """
+    if record.name.startswith(_OF_ANSWERS):
+        return str(record.msg)
     try:
         return record.getMessage()
     except Exception:  # noqa: BLE001  of a library's own objects: any, and the engine is not to end by it

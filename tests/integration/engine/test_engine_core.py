@@ -29,6 +29,7 @@ CORE = "dray.engine.vllm_adapter.core.process"
 
 BODIES = 200
 EXECUTORS = "tests.support.broken_executors"
+SECRET = {"name": "x", "schema": {"enum": ["secret words"]}}
 
 
 class _Apart(Runner):
@@ -145,11 +146,12 @@ def test_a_core_that_breaks_says_why_and_quotes_nothing(
 ) -> None:
     engine = apart(distributed_executor_backend=f"{EXECUTORS}.{executor}")
     core = engine.core
-    error = death(engine, {"prompt": "please help"})
+    words = {"stop": ["secret words"], "response_format": {"type": "json_schema", "json_schema": SECRET}}
+    error = death(engine, {"prompt": "please help", **words})
     assert str(error) == f"{kind} in the engine's core"
     assert error.oom is oom
     assert is_gone(core)
-    said = "".join(capfd.readouterr())
+    said = "".join([*capfd.readouterr(), *(one[2] for one in engine.replica.status().log)])
     assert "secret words" not in said
     assert "broken_executors.py" in said  # where it came from is there
 

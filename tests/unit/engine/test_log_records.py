@@ -28,3 +28,10 @@ def test_a_record_whose_arguments_do_not_fit_ends_nothing() -> None:
 
 def test_a_record_is_its_text() -> None:
     assert message_of(logging.LogRecord("n", logging.INFO, "p", 1, "%d rows", (3,), None)) == "3 rows"
+
+
+def test_a_record_quotes_no_answer() -> None:
+    """As vLLM's parser for Poolside's models does, of a call that it cannot read."""
+    name, told = "vllm.tool_parsers.poolside_v1_tool_parser", "Failed to parse tool call details from: %s"
+    record = logging.LogRecord(name, logging.WARNING, "p", 1, told, ("the customer's words",), None)
+    assert message_of(record) == told

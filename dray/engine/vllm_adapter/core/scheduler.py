@@ -27,6 +27,10 @@ _FRONT = 0  # the index of a core's client; there is one
 
 # vLLM warns its user that this class is not its own. A level would not last: vLLM configures logging again.
 logging.getLogger("vllm.config.scheduler").addFilter(lambda record: "custom scheduler" not in str(record.msg))
+# Of a step that fails vLLM logs what was to be computed, with the stop texts and schemas of the rows.
+logging.getLogger("vllm.logging_utils.dump_input").addFilter(
+    lambda record: "scheduler output" not in str(record.msg)
+)
 
 
 class _Whole:
