@@ -50,6 +50,10 @@ _OPTIONS = f"format_whitelist;{_FORMATS}|protocol_whitelist;none"
 _JPEG = "video/jpeg"  # frames one by one, in base64 with commas between
 _CHANNELS = 3
 _NUMBERS = ("fps", "num_frames", "min_frames", "max_frames", "max_duration")
+_WITHOUT_LENGTH = (
+    "the video does not say how long it is, as browsers record WebM: write it anew, as with "
+    "`ffmpeg -i IN -c copy OUT`"
+)
 _FEWER = f"; the engine argument {ARGUMENT} takes fewer frames (docs/video.md)"
 
 
@@ -82,6 +86,8 @@ class _Bounded(opencv.OpenCVVideoBackendMixin):  # type: ignore[misc]  # vLLM ha
             raise _no_video()
         pixels = capture.get(cv2.CAP_PROP_FRAME_WIDTH) * capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
         frames, rate = capture.get(cv2.CAP_PROP_FRAME_COUNT), capture.get(cv2.CAP_PROP_FPS)
+        if frames < 0:  # FFmpeg knows no length, and vLLM takes frames by it
+            raise RequestRefused(VIDEOS.invalid, _WITHOUT_LENGTH, param="messages")
         if not (isfinite(rate) and pixels > 0 and frames > 0):
             raise _no_video()
         if pixels > FRAME_PIXELS or frames > FRAMES or pixels * frames > WALKED_PIXELS:
