@@ -1,4 +1,4 @@
-"""What an engine's ranks say of their loads, for the process that started them.
+"""What an engine's ranks say of their loads and their starts, for the process that started them.
 
 vLLM itself says there only that some worker failed. All processes of an engine inherit the variable.
 """
@@ -41,7 +41,7 @@ def ranks_heard() -> Iterator[Ranks]:
 
     Raises:
         WeightsError: as one of the ranks said it.
-        EngineStartError: one of them lacked memory.
+        EngineStartError: one of them lacked memory, or failed otherwise, and says why.
     """
     ranks = Ranks()
     with TemporaryFolder("dray-load-") as folder:
@@ -51,11 +51,16 @@ def ranks_heard() -> Iterator[Ranks]:
             ranks.loads = [LoadTimes(**json.loads(file.read_text())) for file in folder.glob("*.json")]
         except Exception as error:
             said = [file.read_text() for file in folder.glob("*.txt")]
-            if isinstance(error, WeightsError) or not said:
+            if isinstance(error, WeightsError):
                 raise
             if _NO_MEMORY in said:
                 raise EngineStartError(_NO_MEMORY, oom=True) from error
-            raise WeightsError(said[0]) from error
+            if said:
+                raise WeightsError(said[0]) from error
+            if failures := sorted(folder.glob("*.failure"), key=lambda file: file.stat().st_mtime_ns):
+                # The first one: others fail when they miss it.
+                raise EngineStartError(**json.loads(failures[0].read_text())) from error
+            raise
         finally:
             os.environ.pop(_VARIABLE, None)
 
@@ -77,6 +82,11 @@ def told() -> Iterator[None]:
 def tell_times(seconds: float, waited: float) -> None:
     """Report a load that is done to the process that waits in :func:`ranks_heard`, if one does."""
     _tell("json", json.dumps({"seconds": seconds, "waited": waited}))
+
+
+def tell_failure(message: str, *, oom: bool) -> None:
+    """Report why this rank does not start to the process that waits in :func:`ranks_heard`, if one does."""
+    _tell("failure", json.dumps({"message": message, "oom": oom}))
 
 
 def _tell(kind: str, text: str) -> None:

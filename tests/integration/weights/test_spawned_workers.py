@@ -132,6 +132,20 @@ if __name__ == "__main__":
     rank.join()
 """
 
+FAILS_TO_START = f"""{GIVEN}
+from dray.engine.protocol import EngineSpec
+from dray.engine.vllm_adapter.engine import VllmEngine
+from dray.kinds import Kind
+
+if __name__ == "__main__":
+    asked = dict(given["arguments"], engine_core="apart", **given["ranks"])
+    spec = EngineSpec(name="vllm", model=given["folder"], kind=Kind.COMPLETION, arguments=asked)
+    try:
+        VllmEngine(spec)
+    except Exception as error:
+        print(json.dumps(dict(kind=type(error).__name__, said=str(error))), flush=True)
+"""
+
 FAILS = """
 from dray.errors import WeightsError
 from dray.weights.loading.ranks import told
@@ -322,6 +336,18 @@ def test_what_a_rank_says_of_its_weights_is_what_the_engine_raises() -> None:
     assert isinstance(caught.value.__cause__, subprocess.CalledProcessError)
     with pytest.raises(KeyError), ranks_heard():
         raise KeyError("of another kind")
+
+
+def test_why_a_rank_does_not_start_is_what_the_engine_raises(server: EmulatorProcess, tmp_path: Path) -> None:
+    """vLLM's own error says that the reason is in some log."""
+    ranks = IN_RANKS | {"worker_extension_cls": "no_such_module.Extension"}
+    folder = str(server.root / "bucket/lively")
+    with _script(FAILS_TO_START, tmp_path / "start", folder=folder, ranks=ranks) as process:
+        found = _line(process)
+    assert found == {
+        "kind": "EngineStartError",
+        "said": "ModuleNotFoundError: No module named 'no_such_module'",
+    }
 
 
 @pytest.mark.usefixtures("cache")

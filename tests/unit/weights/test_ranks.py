@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dray.errors import EngineStartError, WeightsError
-from dray.weights.loading.ranks import LoadTimes, ranks_heard, tell_times, told
+from dray.weights.loading.ranks import LoadTimes, ranks_heard, tell_failure, tell_times, told
 
 pytestmark = pytest.mark.unit
 
@@ -31,6 +31,16 @@ def test_weights_that_are_wrong_are_named() -> None:
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="WorkerProc"), ranks_heard():
         _rank(KeyError("k"))
+
+
+def test_why_a_rank_did_not_start_is_told() -> None:
+    with pytest.raises(EngineStartError, match=r"^ValueError: free memory is less") as caught, ranks_heard():
+        tell_failure("ValueError: free memory is less than desired", oom=True)
+        _rank(KeyError("k"))
+    assert caught.value.oom
+    with pytest.raises(WeightsError, match="it lacks weights"), ranks_heard():
+        tell_failure("model m: it lacks weights", oom=False)
+        _rank(WeightsError("model m: it lacks weights"))
 
 
 @pytest.mark.heavy

@@ -1,7 +1,8 @@
 """The processes of an engine's ranks end with the process that started them, however that ends.
 
 vLLM's own ranks watch a pipe, and only once they have loaded the model. Before that, a rank waits for the
-others for up to half an hour, with its GPU. The memory that they share does not stay behind, either.
+others for up to half an hour, with its GPU. The memory that they share does not stay behind, either. Why a
+rank does not start, vLLM writes into a log alone; here the process that started it is told.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dray.engine.grammar_process import die_with
+from dray.engine.start_errors import start_error
 from dray.engine.vllm_adapter.core.rank_memory import name_after_owner, remove_unowned
+from dray.failures.signs import out_of_memory
+from dray.weights.loading.ranks import tell_failure
 
 _main: Callable[..., None] | None = None  # vLLM's, where this process put its own in its place
 
@@ -28,6 +32,7 @@ def ranks_end_with_this_process() -> None:
     global _main
     if _main is None:
         _main = WorkerProc.worker_main
+        WorkerProc.__init__ = _telling(WorkerProc.__init__)  # for forked ones
         WorkerProc.worker_main = staticmethod(run_rank)
 
 
@@ -41,5 +46,19 @@ def run_rank(*args: Any, **options: Any) -> None:
     if run is None:
         from vllm.v1.executor.multiproc_executor import WorkerProc
 
+        WorkerProc.__init__ = _telling(WorkerProc.__init__)
         run = WorkerProc.worker_main
     run(*args, **options)
+
+
+def _telling(start: Callable[..., None]) -> Callable[..., None]:
+    """The start of a rank, which tells of its failure."""
+
+    def told(*args: Any, **options: Any) -> None:
+        try:
+            start(*args, **options)
+        except Exception as error:
+            tell_failure(str(start_error(error)), oom=out_of_memory(error))
+            raise
+
+    return told
