@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -123,15 +123,35 @@ def _table_rows(
     index = 0
     for file_no, rows in enumerate(opened):
         for line_no, row in rows:
-            kept = None
-            try:
-                if isinstance(row, BadRow):
-                    raise row
-                kept = keep(row)
-                envelope = build(index, row)
-            except BadRow as bad:
-                yield RawRow(file_no, line_no, None, bad, kept)
-            else:
+            envelope, bad, kept = _read(index, row, build, keep)
+            if envelope is not None:
                 fill(envelope.url, envelope.body)
-                yield RawRow(file_no, line_no, envelope, None, kept)
+            yield RawRow(file_no, line_no, envelope, bad, kept)
             index += 1
+
+
+def _read(
+    index: int,
+    row: dict[str, Any] | BadRow,
+    build: Callable[[int, Mapping[str, Any]], Envelope],
+    keep: Callable[[Mapping[str, Any]], tuple[Any, ...]],
+) -> tuple[Envelope | None, BadRow | None, tuple[Any, ...] | None]:
+    """The request of a row, or what is wrong with it, and its kept values.
+
+    A row whose values cannot be kept has its id all the same, and one that is no request its values.
+    """
+    if isinstance(row, BadRow):
+        return None, row, None
+    kept, unkept = None, None
+    try:
+        kept = keep(row)
+    except BadRow as bad:
+        unkept = bad
+    try:
+        envelope = build(index, row)
+    except BadRow as bad:
+        return None, bad, kept
+    if unkept is None:
+        return envelope, None, kept
+    unkept.custom_id = envelope.custom_id
+    return None, unkept, None

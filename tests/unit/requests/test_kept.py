@@ -200,6 +200,15 @@ def test_bytes_are_refused(tmp_path: Path) -> None:
         assert "do not keep it" in bad.message
 
 
+def test_a_row_whose_value_cannot_be_kept_has_its_id_all_the_same(tmp_path: Path) -> None:
+    rows = {"id": ["x", "y", "z"], "q": ["1", "2", None], "a": [[b"1"], None, None]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "in.parquet")
+    source = source_of(str(tmp_path / "in.parquet"), prompt_column="q", id_column="id", keep_columns=["a"])
+    ingested = ingest(source, spool_uri=str(tmp_path / "spool.jsonl"), skip_invalid=True)
+    errors = [(one.custom_id, one.error_code) for page in ingested.rejects() for one in page]
+    assert errors == [("x", "invalid_value"), ("z", "missing_value")]
+
+
 def test_a_batch_file_has_no_columns(tmp_path: Path) -> None:
     row = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
     file = lines(tmp_path / "in.jsonl", [row])
