@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -165,10 +166,12 @@ def export_failed(
         return 0
     rows = (job.settings.get("recipe") or {}).get("rows") or {}
     roots = "".join(
-        f" --{medium.root.replace('_', '-')} {rows[medium.root]}" for medium in MEDIA if rows.get(medium.root)
+        f" --{medium.root.replace('_', '-')} {shlex.quote(rows[medium.root])}"
+        for medium in MEDIA
+        if rows.get(medium.root)
     )
     output.say(f"{path}: {plural(found.rows, 'request')}")
-    output.say(f"`dray run {path} --model MODEL --output ANOTHER_FOLDER{roots}` answers them")
+    output.say(f"`dray run {shlex.quote(path)} --model MODEL --output ANOTHER_FOLDER{roots}` answers them")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -194,4 +195,4 @@ def _on_node(replicas: Sequence[Facts]) -> str:
 def _store_option(store: str | None) -> str:
     if store is None or "@" in store or "password" in store.lower():
         return ""
-    return f" --store {store}"
+    return f" --store {shlex.quote(store)}"

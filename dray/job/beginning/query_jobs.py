@@ -17,7 +17,7 @@ from dray.job.watched import watched
 from dray.requests.ingest import asked_by
 from dray.requests.pulse import Pulse
 from dray.requests.sources import SqlQuery
-from dray.store import Fingerprint, Job, JobState, Store
+from dray.store import Fingerprint, Job, JobState, Store, store_option
 
 ASKED = "asked"
 """Where the ``info`` of a query's job has the digest of the rows that it took in."""
@@ -53,9 +53,10 @@ def asked_job(store: Store, settings: JobSettings, fingerprint: Fingerprint, *, 
     if _asked_now(settings, known) == known.info.get(ASKED):
         return AskedJob(known.job_id, known)
     if settings.job_id is not None:
+        where = store_option(settings.store_url)
         raise JobChangedError(
             f"job {job_id} is {known.state}, and its query gives other rows by now; name another --job-id to "
-            f"ask for them, or write the outputs of this job again with `dray resume {job_id}`"
+            f"ask for them, or write the outputs of this job again with `dray resume {job_id}{where}`"
         )
     return AskedJob(following, None, older=known.job_id)
 
@@ -96,8 +97,9 @@ def _asked_now(settings: JobSettings, job: Job) -> str | None:
             work, stop=pulse.stop, look=pulse.refuse_silence, every=_LOOK_EVERY, patience=_STOP_SECONDS
         )
     except InputError as error:
+        where = store_option(settings.store_url)
         advice = (
-            f"job {job.job_id} is {job.state}: `dray resume {job.job_id}` writes its outputs again, and does "
-            "not ask the database"
+            f"job {job.job_id} is {job.state}: `dray resume {job.job_id}{where}` writes its outputs again, "
+            "and does not ask the database"
         )
         raise InputError(error.problems, total=error.total, advice=advice) from None

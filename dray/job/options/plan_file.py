@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +66,9 @@ def read_plan(path: str) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("identity"), dict):
-        raise ConfigError(f"plan {path}: this is no plan; write one with `dray plan ... --json > {path}`")
+        raise ConfigError(
+            f"plan {path}: this is no plan; write one with `dray plan ... --json > {shlex.quote(path)}`"
+        )
     return found
 
 

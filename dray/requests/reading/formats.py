@@ -52,7 +52,7 @@ def told_of_pattern(pattern: str) -> str:
     if not found:
         return f"the pattern matches no file that dray reads ({', '.join(FORMATS)})"
     counts = ", ".join(f"{count:,} {ending}" for ending, count in found)
-    narrower = f": '{pattern}{found[0][0]}'" if pattern.endswith("*") else ""
+    narrower = f": {shlex.quote(pattern + found[0][0])}" if pattern.endswith("*") else ""
     return f"the pattern matches {counts}, and a job reads one format; end it with that{narrower}"
 
 

@@ -75,6 +75,8 @@ def test_an_expired_job_says_how_its_rows_are_run_again(store: Store, url: str) 
     facts = facts_of(store, store.get_job(lease.job_id)) | {"state": "expired", "no_driver": None}
     told = status_lines(facts, now=time.time(), store="out")[-1]
     assert "`dray export tickets --failed-requests FILE.jsonl --store out`" in told
+    told = status_lines(facts, now=time.time(), store="my answers")[-1]
+    assert "FILE.jsonl --store 'my answers'`" in told
 
 
 def test_a_job_under_way_in_words(store: Store, url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.requests import source_of
-from dray.store import JobState, open_store
+from dray.store import JobState, open_store, store_option
 
 pytestmark = pytest.mark.unit
 
@@ -113,9 +114,8 @@ def test_a_job_with_a_name_of_its_own_is_refused(
 ) -> None:
     _finished(settings_of(job_id="nightly"))
     _execute(database, "delete from docs where id = 'a'")
-    with pytest.raises(
-        JobChangedError, match=r"nightly is expired.*other rows.*--job-id.*dray resume nightly"
-    ):
+    advised = re.escape(f"`dray resume nightly{store_option(settings_of().store_url)}`")
+    with pytest.raises(JobChangedError, match=rf"nightly is expired.*other rows.*--job-id.*{advised}"):
         open_job(settings_of(job_id="nightly", overwrite=True))
     resumed = _opened(settings_of(job_id="nightly"), resume=True)
     assert resumed.skipped == 2
@@ -126,7 +126,8 @@ def test_a_database_that_is_gone_leaves_a_way_to_the_answers(
 ) -> None:
     job = _finished(settings_of())
     _execute(database, "drop table docs")
-    with pytest.raises(InputError, match=f"`dray resume {job.job_id}` writes its outputs again"):
+    advised = re.escape(f"`dray resume {job.job_id}{store_option(settings_of().store_url)}`")
+    with pytest.raises(InputError, match=f"{advised} writes its outputs again"):
         open_job(settings_of())
     assert _opened(settings_of(), resume=True).job_id == job.job_id
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import json
+import shlex
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dray.job.rows.reusing
+from dray.cli.jobs import export_failed
 from dray.engine import simulated
 from dray.errors import ConfigError, JobFailedError
 from dray.job.deleting import delete_job
@@ -121,6 +125,21 @@ def test_the_requests_of_error_rows_can_be_written_for_another_job(jobs: Jobs, t
     assert found == FailedRequests(rows=1, others=2, unread=0)
     assert '"once-2"' in poison.read_text()
     assert ingest(source_of([str(file)]), spool_uri=str(tmp_path / "spool")).requests == 3
+
+
+def test_the_command_for_them_can_be_given_as_it_is_printed(
+    jobs: Jobs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs.run("once", [thread_job.REFUSED, "a"])
+    file = str(tmp_path / "error rows.jsonl")
+    recipe = json.dumps({"rows": {"image_root": "/my photos"}})
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as database, database:
+        database.execute("update jobs set settings = json_set(settings, '$.recipe', json(?))", (recipe,))
+    assert export_failed("once", file, jobs.url, codes=[], overwrite=False, json=False) == 0
+    _, command, _ = capsys.readouterr().err.split("`")
+    assert shlex.split(command) == [
+        "dray", "run", file, "--model", "MODEL", "--output", "ANOTHER_FOLDER", "--image-root", "/my photos",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

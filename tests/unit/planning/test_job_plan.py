@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -348,13 +349,14 @@ def test_a_model_in_an_object_store_is_checked_too(
 
 
 def test_what_is_no_plan_is_refused(rows: Path, model: Path, tmp_path: Path) -> None:
-    for text, told in (("{}", "this is no plan"), ("x", "this is no plan"), (None, "No such file")):
-        file = tmp_path / "plan.json"
+    file = tmp_path / "my plan.json"
+    advice = f"this is no plan; write one with `dray plan ... --json > '{file}'`"
+    for text, told in (("{}", advice), ("x", advice), (None, "No such file")):
         file.unlink(missing_ok=True)
         if text is not None:
             file.write_text(text)
         request = JobRequest(input=str(rows), model=str(model), output=str(tmp_path / "out"), plan=str(file))
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=re.escape(told)):
             job_settings(request, NoBlocks())
 
 
