@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dray.errors import InputError, Problem
@@ -74,11 +75,28 @@ def _would_match(item: str, uri: str) -> bool:
         return False
     if is_remote(item):
         return _glob_pattern(item).fullmatch(uri) is not None
-    path, pattern = str(local_path(uri).absolute()), str(local_path(item).absolute())
-    below = path.removeprefix(os.path.commonpath([path, pattern]))
-    if "/." in below:
-        return False  # as the shell has it
-    return not local_path(item).exists() and _glob_pattern(pattern).fullmatch(path) is not None
+    path = local_path(item)
+    if path.exists():
+        return False
+    pattern = _local_pattern(path)
+    if not path.is_absolute():
+        pattern = f"{glob.escape(str(Path.cwd()))}/{pattern}"
+    return _matches(_parts(str(local_path(uri))), _parts(pattern))
+
+
+def _parts(path: str) -> list[str]:
+    return os.path.abspath(path).split("/")  # noqa: PTH100  Path.absolute() leaves '..' in
+
+
+def _matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether ``glob`` would find a path, part by part: a name with a dot first needs one in the pattern."""
+    if not path or not pattern:
+        return not path and not any(part != "**" for part in pattern)
+    first, rest = pattern[0], pattern[1:]
+    hidden = path[0].startswith(".") and not first.startswith(".")
+    if first == "**":
+        return _matches(path, rest) or (not hidden and _matches(path[1:], pattern))
+    return not hidden and fnmatchcase(path[0], first) and _matches(path[1:], rest)
 
 
 def digest(refs: Sequence[FileRef], *, options: ObjectStoreOptions | None = None) -> str:
@@ -200,16 +218,19 @@ def _expand_local(item: str) -> list[FileRef]:
     refuse_odd([item])
     if path.exists() or not _WILDCARD.search(str(path)):
         return [FileRef(uri=item, size=path.stat().st_size)]
-    pattern = str(path)
-    if path.parent.is_dir():  # the names of its folders may hold these signs themselves
-        pattern = f"{glob.escape(str(path.parent))}/{path.name}"
-    matches = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207  takes absolute patterns
+    found = glob.glob(_local_pattern(path), recursive=True)  # noqa: PTH207  takes absolute patterns
+    matches = [Path(name) for name in sorted(found)]
     _refuse_undecodable(matches)
     refuse_odd([str(match) for match in matches if not match.is_dir()])
     refs = [FileRef(uri=str(match), size=match.stat().st_size) for match in matches if match.is_file()]
     if not refs:
         raise refused("missing_input", "the pattern matches no file", item)
     return refs
+
+
+def _local_pattern(path: Path) -> str:
+    """A pattern as ``glob`` takes it. The names of its folders may hold these signs themselves."""
+    return f"{glob.escape(str(path.parent))}/{path.name}" if path.parent.is_dir() else str(path)
 
 
 def _expand_dataset(item: str) -> list[FileRef]:
@@ -281,7 +302,7 @@ def _glob_pattern(pattern: str) -> re.Pattern[str]:
 
     def translate(match: re.Match[str]) -> str:
         token = match.group()
-        if token.startswith("["):
+        if len(token) > 1 and token.startswith("["):  # one that no ] follows stands for itself
             return token.replace("[!", "[^", 1).replace("\\", r"\\")
         return _GLOB_PARTS.get(token) or re.escape(token)
 

@@ -242,3 +242,30 @@ def test_another_fault_of_a_disk_does_not(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_which_pattern_a_file_would_match(pattern: str, uri: str, matches: bool) -> None:
     assert (pattern_for(uri, [pattern]) == pattern) == matches
+
+
+@pytest.mark.parametrize("pattern", [
+    "run[1]/*.jsonl", "run[[]1]/*.jsonl", "run?1?/*.jsonl", "run[12]/*.jsonl", "*/*.jsonl", "**/*.jsonl",
+    "**", "run[1]/**", ".h/*.jsonl", ".*/*", "run[1]/.h/out*", "*/.h/out*", "run[1]/**/*.jsonl", "[r.]*/*",
+    "b]/*", "b[]]/*", "run[1]/../run1/*", "*.jsonl", ".h/../*/[!e]*",
+])  # fmt: skip
+@pytest.mark.parametrize("here", [".", "run[1]", ".h"])
+def test_it_would_match_what_the_pattern_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, here: str
+) -> None:
+    for folder in ("run[1]/.h", "run1", ".h", "b]"):
+        (tmp_path / folder).mkdir(parents=True)
+    files = [folder / "output.jsonl" for folder in (tmp_path, *tmp_path.rglob("*"))]
+    for file in files:
+        file.touch()
+    monkeypatch.chdir(tmp_path / here)
+    for given in (pattern, f"{tmp_path}/{pattern}", f"../{tmp_path.name}/{pattern}"):
+        try:
+            found = {os.path.abspath(ref.uri) for ref in expand([given])}  # noqa: PTH100  '..' goes
+        except InputError:
+            found = set()
+        assert {str(file) for file in files if pattern_for(str(file), [given])} == found
+
+
+def test_a_bracket_that_nothing_closes_stands_for_itself() -> None:
+    assert pattern_for("s3://b/data[v1/output.jsonl", ["s3://b/data[v1/*.jsonl"])
