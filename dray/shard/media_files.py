@@ -16,8 +16,9 @@ from contextlib import suppress
 from dray.codes import ErrorCode
 from dray.requests.media.medium import MediaRoot, Medium
 from dray.requests.validate import BadRow
+from dray.storage.faults import translated
 from dray.storage.files import local_path
-from dray.storage.objects import ObjectStoreOptions, is_object, store_of, translated
+from dray.storage.objects import ObjectStoreOptions, is_object, store_of
 
 PATIENCE = 120.0
 """Seconds for one file to come: a store that hangs says nothing by itself."""

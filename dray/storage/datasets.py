@@ -16,9 +16,10 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from dray.storage import hub_http
+from dray.storage.faults import ReplacedError
 from dray.storage.hub_http import DeniedError, MissingError
-from dray.storage.objects import ObjectInfo, ReplacedError
-from dray.storage.retries import with_retries
+from dray.storage.objects import ObjectInfo
+from dray.storage.retries import PATIENCE, with_retries
 
 SCHEME = "hf://datasets/"
 _MAIN = "main"
@@ -28,7 +29,6 @@ _ADDRESS = re.compile(
     r"(?:@(?P<revision>refs/(?:convert/[\w.-]+|pr/\d+)(?=/|$)|[^/]+))?(?:/(?P<path>.*))?",
     re.ASCII | re.DOTALL,
 )
-_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # seconds at most: of a long input, much is read already
 _ODD = frozenset(("", ".", ".."))  # parts of a path
 
 
@@ -161,7 +161,7 @@ class DatasetFile:
             DatasetError: they cannot be read.
         """
         with _told(self._at):
-            return with_retries(lambda: self._read(start, end), _WAITS)
+            return with_retries(lambda: self._read(start, end), PATIENCE)
 
     def _read(self, start: int, end: int) -> bytes:
         try:

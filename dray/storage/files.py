@@ -23,8 +23,10 @@ from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError,
 from dray.storage import objects, remote, seekable, streams
 from dray.storage.addresses import HUB, refuse_slip
 from dray.storage.datasets import DatasetError
-from dray.storage.objects import BLOCK_BYTES, NoBucketError, ObjectStoreOptions, is_object
+from dray.storage.faults import NoBucketError
+from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
 from dray.storage.remote import is_remote
+from dray.storage.retries import PATIENCE, with_retries
 from dray.temporary import TemporaryFolder
 
 LINE_LIMIT_BYTES = 16 << 20
@@ -232,7 +234,7 @@ def write_atomic(
             yield file
             file.close()
             with writing(uri):
-                objects.upload(file._path, uri, options)
+                with_retries(lambda: objects.upload(file._path, uri, options), PATIENCE)
         return
     target = local_path(uri)
     with writing(uri):

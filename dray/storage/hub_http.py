@@ -21,7 +21,7 @@ from typing import IO, Any
 from urllib.parse import urljoin, urlsplit
 
 from dray.storage.addresses import refuse_metadata, without_secret
-from dray.storage.retries import BusyError
+from dray.storage.faults import BusyError
 
 _TOKEN = re.compile("[!-~]*")  # what a header takes (RFC 6750 knows fewer signs)
 _NEXT = re.compile(r'<([^>]*)>[^,]*;\s*rel="?next"?')  # in a Link header (RFC 8288)

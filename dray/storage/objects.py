@@ -1,14 +1,12 @@
 """Object stores (s3, gs, az, http) behind a handful of functions: the one seam to obstore.
 
-Every error of obstore leaves here as a FileNotFoundError, PermissionError or OSError whose text names
-the URI and never a credential, so that callers handle one family of errors for every place.
+Errors of obstore leave here as :mod:`dray.storage.faults` has them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +15,7 @@ from urllib.parse import urlsplit
 
 from dray.storage.addresses import decoded_path, refuse_metadata
 from dray.storage.aws_profile import boto3_credentials, region_in
+from dray.storage.faults import misnamed, translated
 from dray.storage.object_settings import is_anonymous
 from dray.storage.parts import one_ahead
 
@@ -247,55 +246,6 @@ def delete(uri: str, options: ObjectStoreOptions | None = None) -> None:
         store.delete(key)
 
 
-class ReplacedError(OSError):
-    """An object is no longer in the state that was asked for."""
-
-
-class NoBucketError(FileNotFoundError):
-    """There is no bucket of this name."""
-
-
-@contextmanager
-def translated(uri: str) -> Iterator[None]:
-    """Turn obstore's errors into Python's own family for files."""
-    from obstore import exceptions as errors
-
-    try:
-        yield
-    except (errors.NotFoundError, FileNotFoundError) as error:
-        _refuse_bucket(uri, error)
-        raise FileNotFoundError(f"no such object: {uri}") from error
-    except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
-        raise not_allowed(uri) from error
-    except errors.PreconditionError as error:
-        raise ReplacedError(f"{uri} was replaced while it was read; start again") from error
-    except errors.BaseError as error:
-        if "403 Forbidden" in str(error):  # listings are refused in this way
-            raise not_allowed(uri) from error
-        _refuse_bucket(uri, error)  # as listings are answered
-        # The first line alone: the rest is a dump of the request, and may hold signed addresses.
-        reason = str(error).strip().splitlines()[0][:200]
-        raise OSError(f"{uri}: {reason}") from error
-    except ValueError as error:
-        if not str(error).startswith("Could not parse path"):
-            raise
-        raise _misnamed(uri) from None
-
-
-def _refuse_bucket(uri: str, error: Exception) -> None:
-    if "<Code>NoSuchBucket</Code>" in str(error):
-        raise NoBucketError(f"there is no bucket {urlsplit(uri).netloc}") from error
-
-
-def _misnamed(uri: str) -> OSError:
-    return OSError(f"{uri}: names of objects have no empty part (//), '.' or '..'; leave it out")
-
-
-def not_allowed(uri: str) -> PermissionError:
-    """The error of a place that refuses our credentials."""
-    return PermissionError(f"not allowed: {uri}; check the credentials and the bucket's policy")
-
-
 def _info(uri: str, meta: ObjectMeta) -> ObjectInfo:
     etag = meta.get("e_tag")
     return ObjectInfo(uri=uri, size=meta["size"], version=meta.get("version") or etag, etag=etag)
@@ -319,7 +269,7 @@ def store_of(uri: str, options: ObjectStoreOptions | None) -> tuple[ObjectStore,
     if is_web(uri):
         path = decoded_path(uri, path)
     elif path.startswith("/"):  # obstore would leave it out, and ask for another object
-        raise _misnamed(uri)
+        raise misnamed(uri)
     with translated(root):
         return _store(root, options or ObjectStoreOptions.from_env()), path
 

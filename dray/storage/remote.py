@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from dray.storage import datasets, objects
 from dray.storage.datasets import is_dataset
-from dray.storage.objects import PART_BYTES, ObjectInfo, ObjectStoreOptions, is_object
+from dray.storage.objects import PART_BYTES, ObjectInfo, ObjectStoreOptions, is_object, is_web
 from dray.storage.parts import one_ahead
+from dray.storage.retries import PATIENCE, while_busy, with_retries
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -30,14 +31,14 @@ def pinned(uri: str) -> str:
 
 def head(uri: str, options: ObjectStoreOptions | None = None) -> ObjectInfo:
     """Size and version of one file."""
-    return datasets.head(uri) if is_dataset(uri) else objects.head(uri, options)
+    return datasets.head(uri) if is_dataset(uri) else while_busy(lambda: objects.head(uri, options))
 
 
 def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> Iterator[ObjectInfo]:
     """Every file below a prefix that ends in ``/``."""
-    return (
-        datasets.list_under(prefix_uri) if is_dataset(prefix_uri) else objects.list_under(prefix_uri, options)
-    )
+    if is_dataset(prefix_uri):
+        return datasets.list_under(prefix_uri)
+    return iter(while_busy(lambda: list(objects.list_under(prefix_uri, options))))
 
 
 def list_folder(
@@ -46,12 +47,24 @@ def list_folder(
     """The files right below a prefix that ends in ``/``, and the prefixes of what lies deeper."""
     if is_dataset(prefix_uri):
         return datasets.list_folder(prefix_uri)
-    return objects.list_folder(prefix_uri, options)
+    return while_busy(lambda: objects.list_folder(prefix_uri, options))
 
 
 def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
     """The bytes of one file, in blocks; OSError when it is replaced meanwhile."""
-    return _stream_dataset(uri) if is_dataset(uri) else objects.stream(uri, options)
+    if is_dataset(uri):
+        return _stream_dataset(uri)
+    return objects.stream(uri, options) if is_web(uri) else _stream_object(uri, options)
+
+
+def _stream_object(uri: str, options: ObjectStoreOptions | None) -> Iterator[bytes]:
+    info = with_retries(lambda: objects.head(uri, options), PATIENCE)
+    etag = info.etag or ""
+
+    def part(start: int, end: int) -> bytes:
+        return with_retries(lambda: objects.read_range(uri, start, end, etag=etag, options=options), PATIENCE)
+
+    return one_ahead(part, 0, info.size, PART_BYTES)
 
 
 def _stream_dataset(uri: str) -> Iterator[bytes]:

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import JobFailedError
 from dray.storage.draft import Stage, gone
+from dray.storage.faults import not_allowed
 from dray.storage.files import FileInfo, join, writing
 from dray.storage.layout import REPORT, is_published
-from dray.storage.objects import ObjectStoreOptions, not_allowed, s3_client
+from dray.storage.objects import ObjectStoreOptions, s3_client
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -300,7 +301,7 @@ def abort(
 
 @contextmanager
 def _translated(uri: str) -> Iterator[None]:
-    """Turn botocore's errors into Python's own family for files, as :func:`objects.translated` does."""
+    """Turn botocore's errors into Python's own family for files, as :func:`faults.translated` does."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

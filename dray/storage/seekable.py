@@ -9,6 +9,7 @@ from typing import Any
 
 from dray.storage.datasets import DatasetFile, is_dataset
 from dray.storage.objects import BLOCK_BYTES, PART_BYTES, ObjectStoreOptions, head, read_range
+from dray.storage.retries import PATIENCE, with_retries
 
 
 def open_seekable(uri: str, options: ObjectStoreOptions | None = None) -> io.BufferedReader:
@@ -16,10 +17,12 @@ def open_seekable(uri: str, options: ObjectStoreOptions | None = None) -> io.Buf
     if is_dataset(uri):
         file = DatasetFile(uri)
         return io.BufferedReader(_RangedFile(file.info.size, file.read), BLOCK_BYTES)
-    info = head(uri, options)
+    info = with_retries(lambda: head(uri, options), PATIENCE)
 
     def read(start: int, end: int) -> bytes:
-        return read_range(info.uri, start, end, etag=info.etag or "", options=options)
+        return with_retries(
+            lambda: read_range(info.uri, start, end, etag=info.etag or "", options=options), PATIENCE
+        )
 
     return io.BufferedReader(_RangedFile(info.size, read), BLOCK_BYTES)
 

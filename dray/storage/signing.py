@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
+from dray.storage.faults import translated
 from dray.storage.object_settings import is_anonymous, setting
-from dray.storage.objects import ObjectStoreOptions, is_web, store_of, translated
+from dray.storage.objects import ObjectStoreOptions, is_web, store_of
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dray.errors import WeightsError
+from dray.storage.faults import BusyError
 from dray.storage.objects import ObjectStoreOptions
-from dray.storage.retries import LONGEST_PAUSE, BusyError, tell_pause
+from dray.storage.retries import LONGEST_PAUSE, tell_pause
 from dray.weights.fetch import fetcher
 from dray.weights.fetch.chunks import Chunk, ChunkPlan
 from dray.weights.fetch.limits import Limits

@@ -23,7 +23,7 @@ from dray.job.options.settings import JobSettings
 from dray.job.rows import spooling
 from dray.job.rows.ingesting import ingest_job
 from dray.requests import RowDefaults, decode, read_shard, source_of
-from dray.storage import objects
+from dray.storage import faults, objects
 from dray.storage.files import exists, remove
 from dray.storage.objects import ObjectStoreOptions, forget_credentials, list_under
 from dray.storage.s3_uploads import unfinished
@@ -317,12 +317,12 @@ def test_an_account_that_may_not_list_leaves_no_part_either(
     s3_place.killed(f"{Point.INGEST_PART_NAMED}:3")
 
     def refused(prefix: str, options: ObjectStoreOptions | None = None) -> Iterator[Any]:
-        raise objects.not_allowed(prefix)
+        raise faults.not_allowed(prefix)
 
     def forbidden(uri: str, *, options: ObjectStoreOptions | None = None) -> bool:
         """As S3 answers an account that may not list, where there is no such object."""
         if not exists(uri, options=options):
-            raise objects.not_allowed(uri)
+            raise faults.not_allowed(uri)
         return True
 
     if not listed:

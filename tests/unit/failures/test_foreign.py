@@ -255,12 +255,12 @@ OBJECTS_FOR_NOTHING = {
 
 
 def test_every_exception_of_obstore_is_known_and_translated() -> None:
-    from dray.storage.objects import translated
+    from dray.storage.faults import translated
 
     module = importlib.import_module("obstore.exceptions")
     kinds = {one.__name__: one for one in exceptions(module)}
     listed = set(OBJECTS) | set(OBJECTS_FOR_NOTHING)
-    assert set(kinds) - listed == set(), "new in obstore: say what it means in dray/storage/objects.py"
+    assert set(kinds) - listed == set(), "new in obstore: say what it means in dray/storage/faults.py"
     assert listed - set(kinds) == set(), "gone from obstore"
     for name, kind in kinds.items():
         with pytest.raises(OSError) as caught, translated("s3://bucket/key"):

@@ -201,7 +201,7 @@ def test_bytes_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_row_whose_value_cannot_be_kept_has_its_id_all_the_same(tmp_path: Path) -> None:
-    rows = {"id": ["x", "y", "z"], "q": ["1", "2", None], "a": [[b"1"], None, None]}
+    rows: dict[str, list[Any]] = {"id": ["x", "y", "z"], "q": ["1", "2", None], "a": [[b"1"], None, None]}
     parquet.write_table(pyarrow.table(rows), tmp_path / "in.parquet")
     source = source_of(str(tmp_path / "in.parquet"), prompt_column="q", id_column="id", keep_columns=["a"])
     ingested = ingest(source, spool_uri=str(tmp_path / "spool.jsonl"), skip_invalid=True)

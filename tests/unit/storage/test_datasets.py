@@ -55,8 +55,8 @@ def web(webs: list[Web], cdn: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The hub, with one dataset of one large file."""
     monkeypatch.setenv("HF_ENDPOINT", webs[0].url)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    for place in ("retries", "datasets"):
-        monkeypatch.setattr(f"dray.storage.{place}._WAITS", (0.0, 0.0, 0.0))
+    for waits in ("retries._WAITS", "datasets.PATIENCE"):
+        monkeypatch.setattr(f"dray.storage.{waits}", (0.0, 0.0, 0.0))
     webs[0].pages = {
         REVISION: json.dumps({"sha": COMMIT}).encode(),
         TREE: json.dumps([ENTRY]).encode(),

@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from dray.storage.retries import BusyError
+from dray.storage.faults import BusyError
 from dray.weights.fetch import origin
 from dray.weights.fetch.origin import Origin
 from dray.weights.source.manifest import Manifest, ModelFile
