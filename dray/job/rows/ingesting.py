@@ -16,7 +16,6 @@ from dray.job.rows.ordering import ORDER, Ordering
 from dray.job.rows.sharing import record_of, sharing_of
 from dray.job.rows.spooling import (
     DIGEST,
-    KEPT_COLUMNS,
     bound_of,
     digest_of,
     missed,
@@ -29,6 +28,7 @@ from dray.job.rows.spooling import (
 from dray.kinds import Kind, all_kinds, kind_named
 from dray.report.wording import plural
 from dray.requests.ingest import Ingested, cut, ingest
+from dray.requests.outputs.kept import KEPT_COLUMNS
 from dray.requests.pulse import Pulse
 from dray.requests.reading.inputs import refuse_changed
 from dray.requests.reading.readers import files_of

@@ -14,7 +14,7 @@ from itertools import count, takewhile
 from dray.errors import JobChangedError
 from dray.job.beginning.opening import OpenJob
 from dray.requests.ingest import BESIDE, Ingested
-from dray.requests.outputs.kept import Kept
+from dray.requests.outputs.kept import KEPT_COLUMNS, Kept
 from dray.requests.spool.parts import part_uri
 from dray.storage.files import exists, join, local_path, remove
 from dray.storage.objects import ObjectStoreOptions, is_object, list_under
@@ -29,9 +29,6 @@ DIGEST = "spool_sha256"
 
 Of several parts it is that of their digests, and ends in their bound: ``… in parts of 8589934592``.
 """
-
-KEPT_COLUMNS = "kept"
-"""Where the job's ``info`` has the columns beside the answers (:mod:`dray.requests.outputs.kept`)."""
 
 _IN_PARTS = re.compile(r" in parts of (\d+)")
 _ENDINGS = "|".join(map(re.escape, BESIDE))

@@ -28,6 +28,9 @@ from dray.storage.objects import ObjectStoreOptions
 KEPT = ".kept"
 """What the name of the file ends in, after the spool's name."""
 
+KEPT_COLUMNS = "kept"
+"""Where a job's ``info`` has them, as :meth:`Kept.as_dict` writes them."""
+
 ColumnType = Literal["boolean", "integer", "number", "text", "json"]
 """What all values of a column are, but for nulls; ``json`` where they are of several types, or nested."""
 
@@ -108,8 +111,14 @@ class Kept:
                 raise
             raise JobFailedError(
                 f"{self.uri}: the columns that were kept to stand beside the answers are gone. The answers "
-                "are in the store: `dray export JOB --output FOLDER --without-kept` writes them alone"
+                "are in the store: `dray export JOB --output FOLDER --without-kept` writes them alone, and "
+                "to_dataframe(JOB, kept=False) of the store reads them"
             ) from error
+
+
+def cell(column: KeptColumn, value: Any) -> Any:
+    """A value as tables have it: JSON in a text where a column has no type of its own."""
+    return value if value is None or column.type != "json" else orjson.dumps(value).decode()
 
 
 def reader(columns: Sequence[str]) -> Callable[[Mapping[str, Any]], _Values]:

@@ -10,7 +10,7 @@ import pyarrow
 from pyarrow import parquet
 
 from dray.kinds import OutputColumn, finish_reason, output_columns
-from dray.requests.outputs.kept import KeptColumn, KeptRow
+from dray.requests.outputs.kept import KeptColumn, KeptRow, cell
 from dray.requests.outputs.lines import Finished, Page
 from dray.requests.outputs.series import Series
 from dray.storage.draft import Draft
@@ -93,9 +93,9 @@ class ParquetWriter:
         return schema
 
     def _beside(self, row: KeptRow) -> dict[str, Any]:
-        """The kept values of a row by the names of their columns; JSON where these are of several types."""
+        """The kept values of a row by the names of their columns."""
         return {
-            name: value if value is None or column.type != "json" else orjson.dumps(value).decode()
+            name: cell(column, value)
             for name, column, value in zip(self._names, self._kept, row.values, strict=True)
         }
 

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import orjson
-
 from dray.errors import StoreFatalError
-from dray.kinds import output_columns
+from dray.requests.outputs.kept import KEPT_COLUMNS, Kept
 from dray.requests.sharing import Answer
 from dray.store import counting, jobs, reading
 from dray.store.calls.base import Calls
 from dray.store.database.connection import Tx
+from dray.store.frame import frame_of
 from dray.store.records import Counts, Job, Progress, StoredOutcome
 
 if TYPE_CHECKING:
@@ -87,26 +86,14 @@ class ResultCalls(Calls):
         """The answers to some rows of a job; none of one that was deleted since it was ``seen``."""
         return self._read(lambda tx: reading.answers(tx, seen, indexes), snapshot=True)
 
-    def to_dataframe(self, job_id: str) -> pd.DataFrame:
+    def to_dataframe(self, job_id: str, *, kept: bool = True) -> pd.DataFrame:
         """All outcomes as a DataFrame with the columns of :class:`StoredOutcome`; responses as JSON.
 
-        ``text`` is that of the first choice, as in ``output.parquet``; None where an answer has no text.
+        ``text`` is that of the first choice, as in ``output.parquet``; None where an answer has no text. The
+        columns that the job ``kept`` come last. They are in a file, and not in the store.
+
+        Raises:
+            JobFailedError: that file is gone, or not on this machine.
         """
-        import pandas as pd
-
-        pages = [pd.DataFrame(page, columns=list(StoredOutcome._fields)) for page in self.outcomes(job_id)]
-        frame = (
-            pd.concat(pages, ignore_index=True)
-            if pages
-            else pd.DataFrame(columns=list(StoredOutcome._fields))
-        )
-        texts = frame["response"].map(_text_of, na_action="ignore")
-        return frame.assign(response=frame["response"].map(bytes.decode, na_action="ignore"), text=texts)
-
-
-_TEXT = next(column for column in output_columns() if column.name == "text")
-
-
-def _text_of(response: bytes) -> str | None:
-    found: str | None = _TEXT.read(orjson.loads(response))
-    return found
+        found = self.get_job(job_id).info.get(KEPT_COLUMNS) if kept else None
+        return frame_of(self.outcomes(job_id), None if found is None else Kept.from_dict(found))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy
 import pytest
 
 from dray.cli.jobs import export_job
@@ -123,6 +124,37 @@ def test_an_export_of_a_job_that_is_not_over_has_them(
     export_job("job", str(tmp_path / "some"), "jsonl", job.settings.store_url, json=False)
     found = [json.loads(line) for line in (tmp_path / "some" / "output.jsonl").read_text().splitlines()]
     assert [one["row"] for one in found] == LABELS[:10]
+
+
+def test_a_data_frame_of_the_store_has_them(
+    make_settings: Callable[..., JobSettings], tmp_path: Path
+) -> None:
+    rows = [
+        {"q": "a", "text": "mine", "n": 2**53 + 1, "f": None, "b": True, "shard": "s", "j": [1]},
+        {"q": "b", "text": None, "n": None, "f": 0.5, "b": None, "shard": "t", "j": "x"},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    kept = ["text", "n", "f", "b", "shard", "j"]
+    source = source_of(str(tmp_path / "in.jsonl"), prompt_column="q", keep_columns=kept)
+    job = open_job(make_settings(source=source, shard_rows=10, job_id="job"))
+    with open_store(job.settings.store_url, create=False) as store:
+        assert store.to_dataframe("job").empty
+        answer(job)
+        frame = store.to_dataframe("job")
+        assert list(frame["custom_id"]) == ["row-0", "row-1"]
+        found = frame[["row_text", "n", "f", "b", "row_shard", "j"]].astype(object)
+        assert found.where(found.notna(), None).values.tolist() == [
+            ["mine", 2**53 + 1, None, True, "s", "[1]"],
+            [None, None, 0.5, None, "t", '"x"'],
+        ]
+        assert isinstance(frame["shard"].iloc[0], numpy.integer)
+        alone = store.to_dataframe("job", kept=False)
+        assert list(alone.columns) == list(frame.columns)[: len(alone.columns)]
+        [file] = Path(job.work).glob("*.kept")
+        file.unlink()
+        with pytest.raises(JobFailedError, match="kept=False"):
+            store.to_dataframe("job")
+        assert store.to_dataframe("job", kept=False).equals(alone)
 
 
 def test_answers_outlive_them(settings: Callable[..., JobSettings], tmp_path: Path) -> None:
