@@ -237,6 +237,8 @@ def _unkept(column: str) -> BadRow:
 
 
 def _part(value: Any) -> Any:
+    if isinstance(value, date | time):  # such as pandas has them; Python's own need no help
+        return value.isoformat()
     if isinstance(value, Decimal):
         return plain_decimal(value)
     if isinstance(value, bytes | bytearray | memoryview):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
@@ -38,7 +39,7 @@ BATCH_BYTES = 64 << 20
 _REPEATED_ROWS = 32  # of a Parquet file whose texts may repeat: 0.5 us more each than 1,024 at a time
 _PLAIN = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))  # each value is there itself
 _DELIMITERS = (";", "\t", "|", ",")
-_ROUNDED = 2**63  # from here on the parser makes floats of whole numbers, and no float has a fraction
+_ROUNDED = 2**63  # from here on the parser makes floats of whole numbers
 _TOO_LARGE = Unreadable("a number of more than 64 bits", "number_too_large", "; write it as text")
 _TOO_LONG = "\0over the limit\0"  # stands for a line
 
@@ -72,9 +73,17 @@ def _json_rows(
             continue
         for column in columns:
             value = row.get(column)
-            if type(value) is float and abs(value) >= _ROUNDED:
+            if type(value) is float and abs(value) >= _ROUNDED and _is_whole(line, column):
                 row[column] = _TOO_LARGE
         yield number, folders | row if folders else row
+
+
+def _is_whole(line: bytes, column: str) -> bool:
+    """Whether a number is written as a whole one, of which the parser has made a float; 1e20 is a float."""
+    try:
+        return type(json.loads(line)[column]) is int
+    except RecursionError:  # the parser of the row takes more levels
+        return True
 
 
 def _csv_rows(

@@ -159,6 +159,15 @@ def test_values_of_parquet_are_written_as_text_where_json_has_no_such_type(tmp_p
     assert read["narrow"].to_pylist() == [0.1]
 
 
+def test_times_in_lists_are_written_as_others_are(tmp_path: Path) -> None:
+    at = [datetime(2024, 1, 2, 3, 4, 5)]
+    times = {unit: pyarrow.array([at], pyarrow.list_(pyarrow.timestamp(unit))) for unit in ("us", "ns")}
+    parquet.write_table(pyarrow.table({"q": ["x"], **times}), tmp_path / "in.parquet")
+    kept = take(tmp_path, tmp_path / "in.parquet", keep=["us", "ns"]).kept
+    rows, _ = written(tmp_path / "out", kept, [outcomes([0])])
+    assert rows == {0: {"us": ["2024-01-02T03:04:05"], "ns": ["2024-01-02T03:04:05"]}}
+
+
 def test_the_prompt_may_be_kept_and_dray_s_own_names_stay_dray_s(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("q,text,n\nhello,mine,1\n")
     kept = take(tmp_path, tmp_path / "in.csv", keep=["q", "text", "n", "q"]).kept

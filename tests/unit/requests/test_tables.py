@@ -197,9 +197,10 @@ def test_decimals_have_no_exponent_in_prompts(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_of_json_beyond_64_bits_are_refused(tmp_path: Path) -> None:
-    """The parser has rounded them; numbers with a fraction have none of that size."""
+    """The parser has rounded them. Floats are as large as they say."""
     path = tmp_path / "in.jsonl"
     values = ["12345678901234567890123", "-9223372036854775809", str(2**64 - 1), str(-(2**63)), "1.5"]
+    values += ["1e+20", "-1e+300"]
     path.write_text("".join(f'{{"p": {value}, "unused": 1e30}}\n' for value in values))
     source = source_of([str(path)], kind=Kind.COMPLETION, template="<{p}>")
     ingested = take(tmp_path, source, skip_invalid=True)
