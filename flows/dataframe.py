@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _FRAMES = "frame"
 _LABEL_SHOWN = 40  # characters of a row's index
 _ERRORS = {"code": "error_code", "message": "error_message"}
+_KEPT = {name: f"row_{name}" for name in _ERRORS.values()}  # as the files have columns of names of dray's own
 
 
 def batch_inference_frame(
@@ -47,10 +48,10 @@ def batch_inference_frame(
     Columns of ``frame`` that no row is made of may hold anything.
 
     Columns of the result: custom_id, text, embedding, score, label, finish_reason, prompt_tokens,
-    completion_tokens, response (the whole answer as JSON), error_code and error_message. A row has either
-    a response or an error. The files stay in ``output``, a local folder; the same call again resumes the
-    job, or reads its results without an engine. ``overwrite`` takes a folder that holds the files of
-    other rows, which is refused otherwise, before anything is written to it.
+    completion_tokens, response (the whole answer as JSON), the columns that ``rows`` keeps, error_code and
+    error_message. A row has either a response or an error. The files stay in ``output``, a local folder; the
+    same call again resumes the job, or reads its results without an engine. ``overwrite`` takes a folder that
+    holds the files of other rows, which is refused otherwise, before anything is written to it.
 
     Raises:
         ConfigError: ``output`` is not a local folder, or the frame or the options cannot be used.
@@ -118,8 +119,8 @@ def _in_order(frame: pandas.DataFrame, result: JobResult) -> pandas.DataFrame:
 
     assert result.output is not None
     assert result.errors is not None
-    answers = _read(result.output)
-    errors = _read(result.errors).rename(columns=_ERRORS)
+    answers = _read(result.output).rename(columns=_KEPT)
+    errors = _read(result.errors).rename(columns=_KEPT | _ERRORS)
     both = pandas.concat([answers, errors]).sort_values("index").drop(columns="index")
     columns = [*answers.columns.drop("index"), *_ERRORS.values()]
     return both.set_axis(frame.index, axis="index")[columns]

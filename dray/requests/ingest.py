@@ -114,7 +114,7 @@ def ingest(
     with ExitStack() as stack:
         ids = stack.enter_context(IdIndex())
         rejects, dropped = (stack.enter_context(RejectLog()) for _ in range(2))
-        kept = stack.enter_context(KeptLog(source.shape.keep_columns, names[0]))
+        kept = stack.enter_context(KeptLog(source.shape.keep_columns, names[0], spool_uri + KEPT, options))
         spool = stack.enter_context(SpoolParts(spool_uri, part_bytes, options=options, pulse=pulse))
         arranging = stack.enter_context(Arranging(spool, spool_uri, arrange, pulse))
         rules = JobRules(names, defaults.model_name, defaults.adapters)
@@ -140,7 +140,7 @@ def ingest(
             files=names,
             shared=shared,
             asked=digest.found,
-            kept=kept.publish(f"{spool_uri}{KEPT}", options),
+            kept=kept.found(),
             options=options,
         )
 

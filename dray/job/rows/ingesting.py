@@ -86,7 +86,8 @@ def ingest_job(
                 say(told)
         reach(Point.INGEST_SPOOLED)
         try:
-            kept = {} if ingested.kept is None else {KEPT_COLUMNS: ingested.kept.as_dict()}
+            # Also where there are none: a run with others may have died after it wrote this key.
+            kept = {KEPT_COLUMNS: None if ingested.kept is None else ingested.kept.as_dict()}
             if lost is None:
                 _refuse_changed(store, job)
                 noted = {ORDER: ordering.noted(), **record_of(job, ingested, sharing), **kept}

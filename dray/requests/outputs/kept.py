@@ -7,13 +7,13 @@ in the same order, so the join reads both once.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
 from math import isfinite, isnan
+from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import orjson
@@ -22,7 +22,7 @@ from dray.errors import InputError, JobFailedError, Problem
 from dray.requests.columns.template import plain_decimal, value_of
 from dray.requests.outputs.lines import Page
 from dray.requests.validate import BadRow, check_text
-from dray.storage.files import open_lines, write_atomic
+from dray.storage.files import AtomicFile, open_lines, write_atomic
 from dray.storage.objects import ObjectStoreOptions
 
 KEPT = ".kept"
@@ -131,23 +131,33 @@ def reader(columns: Sequence[str]) -> Callable[[Mapping[str, Any]], _Values]:
 
 
 class KeptLog:
-    """Takes note of kept values at ingest; ``name`` is the input's. A context manager.
+    """Takes note of kept values at ingest, in a file at ``uri``; ``name`` is the input's. A context manager.
 
-    Nothing is published but by :meth:`publish`.
+    The file gets its name when the block ends, unless it ends by an error, or no column is to be kept.
     """
 
-    def __init__(self, columns: Sequence[str], name: str) -> None:
+    def __init__(
+        self, columns: Sequence[str], name: str, uri: str, options: ObjectStoreOptions | None
+    ) -> None:
         self._columns = columns
         self._name = name
+        self._uri = uri
+        self._options = options
         self._absent = set(columns)
         self._types: list[_Type | None] = [None] * len(columns)
-        self._file = tempfile.TemporaryFile(prefix="dray-kept-")  # noqa: SIM115  see __exit__
+        self._open = ExitStack()
+        self._file: AtomicFile | None = None
 
     def __enter__(self) -> Self:
+        if self._columns:
+            writing = write_atomic(self._uri, hashed=False, options=self._options)
+            self._file = self._open.enter_context(writing)
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self._file.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, trace)
 
     def add(self, index: int, values: _Values) -> None:
         """The values of the next row. Indices grow."""
@@ -158,6 +168,7 @@ class KeptLog:
             self._absent.discard(self._columns[place])
             if value is not None:
                 self._types[place] = _wider(self._types[place], value)
+        assert self._file is not None, "there are columns to keep"
         self._file.write(orjson.dumps((index, *values), option=orjson.OPT_APPEND_NEWLINE))
 
     def check(self) -> None:
@@ -165,18 +176,15 @@ class KeptLog:
         if self._absent:
             raise InputError([self._problem(name) for name in self._columns if name in self._absent])
 
-    def publish(self, uri: str, options: ObjectStoreOptions | None) -> Kept | None:
-        """Give the file its name; None where no column is to be kept."""
+    def found(self) -> Kept | None:
+        """The columns that were noted; None where no column is to be kept."""
         if not self._columns:
             return None
-        self._file.seek(0)
-        with write_atomic(uri, hashed=False, options=options) as file:
-            shutil.copyfileobj(self._file, file, 1 << 20)
         columns = (
             KeptColumn(name=name, type="integer" if found == "long" else found or "text")
             for name, found in zip(self._columns, self._types, strict=True)
         )
-        return Kept(uri=uri, columns=tuple(columns), options=options)
+        return Kept(uri=self._uri, columns=tuple(columns), options=self._options)
 
     def _problem(self, column: str) -> Problem:
         told = f"no row has the column {column!r}, which is to stand beside the answers (--keep-columns)"

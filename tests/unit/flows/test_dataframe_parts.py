@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from dray.errors import ConfigError
 from dray.requests.model import Outcome
 from dray.requests.outputs.files import write_outputs
-from flows.dataframe import _read, _remove_others, batch_inference_frame
+from dray.requests.outputs.kept import Kept, KeptColumn
+from flows.dataframe import _in_order, _read, _remove_others, batch_inference_frame
 from flows.parameters import RowOptions
 
 pytestmark = pytest.mark.unit
@@ -24,6 +27,20 @@ def test_rows_of_all_parts_are_read_in_order(tmp_path: Path, part_bytes: int, se
     assert bool(written.parts("output")) is several
     assert list(_read(written.output.uri)["index"]) == list(range(400))
     assert _read(written.errors.uri).empty
+
+
+def test_kept_columns_stand_beside_those_of_dray_whatever_they_are_called(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text('[0,"mine",1]\n[1,"yours",2]\n')
+    columns = [KeptColumn(name="error_code", type="text"), KeptColumn(name="n", type="integer")]
+    rows = [Outcome(0, "a", b"{}"), Outcome(1, "b", error_code="poison", error_message="m")]
+    kept = Kept(uri=str(tmp_path / "kept"), columns=tuple(columns))
+    written = write_outputs([rows], directory=str(tmp_path / "out"), format="parquet", kept=kept)
+    result: Any = SimpleNamespace(output=written.output.uri, errors=written.errors.uri)
+    frame = _in_order(pandas.DataFrame({"text": ["x", "y"]}, index=[7, 9]), result)
+    assert list(frame.columns)[-4:] == ["row_error_code", "n", "error_code", "error_message"]
+    assert frame["row_error_code"].to_dict() == {7: "mine", 9: "yours"}
+    assert frame["n"].to_dict() == {7: 1, 9: 2}
+    assert frame["error_code"].dropna().to_dict() == {9: "poison"}
 
 
 @pytest.mark.parametrize("there", [".dray/owner.json", "output.parquet"])

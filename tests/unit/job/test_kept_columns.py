@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -155,6 +156,25 @@ def test_a_data_frame_of_the_store_has_them(
         with pytest.raises(JobFailedError, match="kept=False"):
             store.to_dataframe("job")
         assert store.to_dataframe("job", kept=False).equals(alone)
+
+
+def test_columns_of_an_ingest_that_died_are_not_those_of_the_next(
+    make_settings: Callable[..., JobSettings], settings: Callable[..., JobSettings]
+) -> None:
+    job = open_job(settings())
+    with open_store(job.settings.store_url, create=False) as store:
+        gone = {"uri": job.spool(1) + ".kept", "columns": [["label", "text"]]}
+        store.merge_job_info(job.lease, {"kept": gone})
+    again = make_settings(
+        source=replace(settings().source, shape=replace(settings().source.shape, keep_columns=())),
+        shard_rows=10,
+        job_id="job",
+    )
+    job = next_driver(job, again)
+    answer(job)
+    finalise_job(job, Timeline())
+    first, *_ = (Path(job.settings.output) / "output.jsonl").read_text().splitlines()
+    assert "row" not in json.loads(first)
 
 
 def test_answers_outlive_them(settings: Callable[..., JobSettings], tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from dray.errors import ConfigError, InputError, JobFailedError, Problem
+from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError, Problem
 from dray.kinds import Kind
 from dray.requests import Ingested, ingest, source_of
 from dray.requests.model import Outcome
 from dray.requests.outputs.files import write_outputs
 from dray.requests.outputs.kept import Kept
+from dray.storage.files import AtomicFile
 
 pytestmark = pytest.mark.unit
 
@@ -186,6 +187,31 @@ def test_rows_that_are_refused_keep_their_columns_too(tmp_path: Path) -> None:
     assert [one.index for page in ingested.rejects() for one in page] == [1, 2, 4]
     rows, _ = written(tmp_path / "out", ingested.kept, [outcomes([0, 1]), outcomes([2, 3, 4])])
     assert rows == {0: {"a": 1}, 1: {"a": 2}, 2: {"a": 3}, 3: {"a": None}, 4: {"a": None}}
+
+
+def test_they_are_noted_where_they_are_to_lie(tmp_path: Path) -> None:
+    """They may be more than ``TMPDIR`` holds."""
+    file = lines(tmp_path / "in.jsonl", [{"q": "x", "a": number} for number in range(1500)])
+    seen: list[list[str]] = []
+    take(
+        tmp_path,
+        file,
+        keep=["a"],
+        progress=lambda _rows: seen.append([one.name for one in (tmp_path / "job").iterdir()]),
+    )
+    assert all(any(name.startswith(".spool.jsonl.kept.") for name in names) for names in seen)
+    assert sorted(one.name for one in (tmp_path / "job").iterdir()) == ["spool.jsonl", "spool.jsonl.kept"]
+
+
+def test_a_disk_that_is_full_of_them_pauses_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: AtomicFile, data: bytes) -> None:
+        raise JobPausedError(f"{self.uri} cannot be written: No space left on device")
+
+    file = lines(tmp_path / "in.jsonl", [{"q": "x", "a": 1}])
+    monkeypatch.setattr(AtomicFile, "write", full)
+    with pytest.raises(JobPausedError, match=r"spool\.jsonl\.kept cannot be written"):
+        take(tmp_path, file, keep=["a"])
+    assert list(tmp_path.glob("job/*")) == []
 
 
 def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
