@@ -242,6 +242,7 @@ def _describe_input(source: Source) -> dict[str, object]:
     options = (one.name for one in fields(RowShape) if one.name.endswith("_column"))
     columns = {option: getattr(source.shape, option) for option in options}
     given = [f"{option}={column}" for option, column in columns.items() if column is not None]
+    given += [f"keep_columns={column}" for column in source.shape.keep_columns]
     return {"input": name, "columns": ", ".join(given) or None}
 
 

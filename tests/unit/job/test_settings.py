@@ -183,6 +183,11 @@ def test_a_replica_gets_a_part_of_one_gpu_or_whole_ones(gpus: float, fine: bool)
             {"prompt_column": "text", "id_column": "no"},
             ("a.csv", "prompt_column=text, id_column=no"),
         ),
+        (
+            ["a.csv"],
+            {"prompt_column": "text", "keep_columns": ["day", "n"]},
+            ("a.csv", "prompt_column=text, keep_columns=day, keep_columns=n"),
+        ),
         (["a.csv"], {"template": "Private: {text}"}, ("a.csv", None)),
         (
             [f"{n}.jsonl" for n in range(7)],
