@@ -36,9 +36,9 @@ def head(uri: str, options: ObjectStoreOptions | None = None) -> ObjectInfo:
 
 def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> Iterator[ObjectInfo]:
     """Every file below a prefix that ends in ``/``."""
-    if is_dataset(prefix_uri):
-        return datasets.list_under(prefix_uri)
-    return iter(while_busy(lambda: list(objects.list_under(prefix_uri, options))))
+    return (
+        datasets.list_under(prefix_uri) if is_dataset(prefix_uri) else objects.list_under(prefix_uri, options)
+    )
 
 
 def list_folder(
@@ -47,7 +47,7 @@ def list_folder(
     """The files right below a prefix that ends in ``/``, and the prefixes of what lies deeper."""
     if is_dataset(prefix_uri):
         return datasets.list_folder(prefix_uri)
-    return while_busy(lambda: objects.list_folder(prefix_uri, options))
+    return objects.list_folder(prefix_uri, options)
 
 
 def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from dray.storage.datasets import AbsentError, DatasetError, address_of, is_data
 from dray.storage.files import folder_named, local_path, reading, refused
 from dray.storage.objects import ObjectInfo, ObjectStoreOptions, is_web
 from dray.storage.remote import is_remote
+from dray.storage.retries import while_busy
 
 _WILDCARD = re.compile(r"[*?\[]")
 
@@ -267,7 +268,8 @@ def _refs(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
         return [_ref(remote.head(item, options))]
     with suppress(OSError):  # a name may hold these signs itself
         return [_ref(remote.head(item, options))]
-    return [_ref(info) for info in sorted(_matching(item, options), key=lambda info: info.uri)]
+    found = while_busy(lambda: sorted(_matching(item, options), key=lambda info: info.uri))
+    return [_ref(info) for info in found]
 
 
 def _ref(info: ObjectInfo) -> FileRef:
