@@ -83,7 +83,7 @@ class Kept:
     def beside(self) -> Callable[[Page], list[KeptRow]]:
         """A function that gives the kept row of each outcome of the next page; pages come in index order.
 
-        The function raises JobFailedError where the file is gone.
+        The function raises JobFailedError where the file is gone, or cannot be read.
         """
         rows = self._rows()
         none = KeptRow((None,) * len(self.columns), 0)
@@ -106,12 +106,12 @@ class Kept:
                 assert line is not None, "a line without a limit"
                 index, *values = orjson.loads(line)
                 yield index, KeptRow(tuple(values), len(line))
-        except InputError as error:
-            if error.problems[0].code != "missing_input":
-                raise
+        except InputError as error:  # not of the job's input, which its user could mend
+            why = error.problems[0]
+            told = "are gone" if why.code == "missing_input" else f"cannot be read: {why.message}"
             raise JobFailedError(
-                f"{self.uri}: the columns that were kept to stand beside the answers are gone. The answers "
-                "are in the store: `dray export JOB --output FOLDER --without-kept` writes them alone, and "
+                f"{self.uri}: the columns that were kept to stand beside the answers {told}. The answers are "
+                "in the store: `dray export JOB --output FOLDER --without-kept` writes them alone, and "
                 "to_dataframe(JOB, kept=False) of the store reads them"
             ) from error
 

@@ -255,7 +255,10 @@ def test_a_batch_file_has_no_columns(tmp_path: Path) -> None:
 def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     kept = take(tmp_path, lines(tmp_path / "in.jsonl", [{"q": "x", "a": 1}]), keep=["a"]).kept
     assert kept is not None
+    Path(kept.uri).write_bytes(b"\x1f\x8b of another sort")
+    with pytest.raises(JobFailedError, match=r"spool\.jsonl\.kept: .* cannot be read: .* --without-kept"):
+        written(tmp_path / "out", kept, [outcomes([0])])
     Path(kept.uri).unlink()
-    with pytest.raises(JobFailedError, match=r"spool\.jsonl\.kept: .* --without-kept"):
+    with pytest.raises(JobFailedError, match=r"spool\.jsonl\.kept: .* are gone.* --without-kept"):
         write_outputs([outcomes([0])], directory=str(tmp_path / "out"), kept=kept)
     assert list((tmp_path / "out").glob("output*")) == []
