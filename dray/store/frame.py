@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TEXT = next(column for column in output_columns() if column.name == "text")
-_TYPES = {"boolean": "boolean", "integer": "Int64", "number": "float64", "text": "object", "json": "object"}
-"""Types of pandas that hold the values of a kept column, and a null among them."""
+_TYPES = {"boolean": "boolean", "integer": "Int64", "number": "float64"}
+"""Types of pandas that hold the values of a kept column, and a null among them. Texts have pandas' own."""
 
 
 def frame_of(pages: Iterable[list[StoredOutcome]], kept: Kept | None) -> pd.DataFrame:
@@ -47,7 +47,7 @@ def _kept_frame(kept: Kept, rows: list[tuple[Any, ...]], own: set[str]) -> pd.Da
     return pd.DataFrame(
         {
             f"row_{name}" if name in own else name: pd.Series(
-                [cell(column, row[place]) for row in rows], dtype=_TYPES[column.type]
+                [cell(column, row[place]) for row in rows], dtype=_TYPES.get(column.type)
             )
             for place, (name, column) in enumerate(zip(names, kept.columns, strict=True))
         }
