@@ -20,6 +20,7 @@ from dray.storage import objects, remote
 from dray.storage.addresses import HUB
 from dray.storage.datasets import AbsentError, DatasetError, address_of, is_dataset
 from dray.storage.files import folder_named, local_path, reading, refused
+from dray.storage.folders import WORK
 from dray.storage.objects import ObjectInfo, ObjectStoreOptions, is_web
 from dray.storage.remote import is_remote
 from dray.storage.retries import while_busy
@@ -263,13 +264,18 @@ def _expand_object(item: str, options: ObjectStoreOptions | None) -> list[FileRe
 
 
 def _refs(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
-    """What an address or a pattern names elsewhere; a pattern may match nothing."""
+    """What an address or a pattern names elsewhere; a pattern may match nothing.
+
+    No pattern matches the requests that jobs keep, unless it names dray's folder. Of local files ``glob``
+    leaves them out, as the folder's name begins with a dot.
+    """
     if is_web(item) or not _WILDCARD.search(item):
         return [_ref(remote.head(item, options))]
     with suppress(OSError):  # a name may hold these signs itself
         return [_ref(remote.head(item, options))]
     found = while_busy(lambda: sorted(_matching(item, options), key=lambda info: info.uri))
-    return [_ref(info) for info in found]
+    own = f"/{WORK}/"
+    return [_ref(info) for info in found if own in item or own not in info.uri]
 
 
 def _ref(info: ObjectInfo) -> FileRef:

@@ -18,8 +18,9 @@ import pytest
 from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError
 from dray.requests import RowShape, digest, expand, frame_to_source, source_of
 from dray.requests.reading.inputs import pattern_for
-from dray.storage import ObjectStoreOptions, check_writable
+from dray.storage import ObjectStoreOptions, check_writable, remote
 from dray.storage.files import stream_range, write_atomic
+from dray.storage.objects import ObjectInfo
 
 pytestmark = pytest.mark.unit
 
@@ -265,6 +266,29 @@ def test_it_would_match_what_the_pattern_finds(
         except InputError:
             found = set()
         assert {str(file) for file in files if pattern_for(str(file), [given])} == found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("s3://b/in/**/*.jsonl", ["s3://b/in/a.jsonl", "s3://b/in/out/output.jsonl"]),
+        ("s3://b/in/**", ["s3://b/in/a.jsonl", "s3://b/in/out/output.jsonl"]),
+        ("s3://b/in/out/.dray/**/*.jsonl", ["s3://b/in/out/.dray/job-0/requests-1.jsonl"]),
+    ],
+)
+def test_the_requests_of_jobs_in_a_bucket_are_no_input(
+    monkeypatch: pytest.MonkeyPatch, pattern: str, found: list[str]
+) -> None:
+    """A job that writes below its own input would else take its requests for rows."""
+    names = ["a.jsonl", "out/output.jsonl", "out/.dray/job-0/requests-1.jsonl"]
+    infos = [ObjectInfo(uri=f"s3://b/in/{name}", size=1, version="v", etag="v") for name in names]
+
+    def head(uri: str, options: object) -> ObjectInfo:
+        raise FileNotFoundError(uri)
+
+    monkeypatch.setattr(remote, "head", head)
+    monkeypatch.setattr(remote, "list_under", lambda prefix, options: iter(infos))
+    assert [ref.uri for ref in expand([pattern])] == found
 
 
 def test_a_bracket_that_nothing_closes_stands_for_itself() -> None:
