@@ -19,6 +19,7 @@ from dray.job.rows.spooling import (
     bound_of,
     digest_of,
     missed,
+    missed_kept,
     moved,
     refuse_other,
     remove_older,
@@ -70,7 +71,7 @@ def ingest_job(
     settings = job.settings
     with open_store(settings.store_url) as store:
         known, recorded = store.shards(job.job_id), store.get_job(job.job_id)
-        lost = missed(job, open_shards(known))
+        lost = missed(job, open_shards(known)) or missed_kept(job, recorded)
         if recorded.total is not None and lost is None:
             return known
         remove_older(job, known)

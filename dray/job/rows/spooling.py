@@ -15,6 +15,7 @@ from dray.errors import JobChangedError
 from dray.job.beginning.opening import OpenJob
 from dray.requests.ingest import BESIDE, Ingested
 from dray.requests.outputs.kept import KEPT_COLUMNS, Kept
+from dray.requests.sources import SqlQuery
 from dray.requests.spool.parts import part_uri
 from dray.storage.files import exists, join, local_path, remove
 from dray.storage.objects import ObjectStoreOptions, is_object, list_under
@@ -43,6 +44,17 @@ def missed(job: OpenJob, shards: Iterable[Shard]) -> str | None:
     """A part of the spool that holds some of these shards and is gone; None where all are there."""
     parts = dict.fromkeys(shard.uri for shard in shards)
     return next((uri for uri in parts if not exists(uri, options=job.settings.objects)), None)
+
+
+def missed_kept(job: OpenJob, recorded: Job) -> str | None:
+    """The kept columns of a job whose input was taken in, where they are gone.
+
+    None for a query, which may give other rows by now: what is left of the job can be run all the same.
+    """
+    kept = kept_of(recorded, job.settings.objects)
+    if kept is None or recorded.total is None or isinstance(job.settings.source, SqlQuery):
+        return None
+    return None if exists(kept.uri, options=kept.options) else kept.uri
 
 
 def spool_of(job: OpenJob) -> str:

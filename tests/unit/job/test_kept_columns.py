@@ -117,6 +117,21 @@ def test_a_spool_that_is_lost_is_written_again_with_them(settings: Callable[...,
     assert kept_in(job.settings.output) == LABELS
 
 
+@pytest.mark.parametrize("answered", [1, None])
+def test_they_are_read_again_where_they_alone_are_gone(
+    settings: Callable[..., JobSettings], answered: int | None
+) -> None:
+    """Also for a job that is over, whose user has removed dray's own folder."""
+    job = open_job(settings())
+    answer(job, answered)
+    for file in Path(job.work).glob("*.kept" if answered else "*"):
+        file.unlink()
+    job = next_driver(job, settings())
+    answer(job)
+    finalise_job(job, Timeline())
+    assert kept_in(job.settings.output) == LABELS
+
+
 def test_an_export_of_a_job_that_is_not_over_has_them(
     settings: Callable[..., JobSettings], tmp_path: Path
 ) -> None:
