@@ -36,7 +36,7 @@ from dray.requests.reading.readers import files_of
 from dray.requests.rules import note_on_fields, note_on_names
 from dray.requests.sharing import Sharing
 from dray.requests.spool.marks import Taper
-from dray.store import Shard, ShardSpec, Store, open_store
+from dray.store import JobState, Shard, ShardSpec, Store, open_store
 from dray.store.states import OPEN_STATES
 from dray.triggers import Point, reach
 
@@ -74,6 +74,8 @@ def ingest_job(
         lost = missed(job, open_shards(known)) or missed_kept(job, recorded)
         if recorded.total is not None and lost is None:
             return known
+        if recorded.state is JobState.COMPLETED:  # which says to a driver that there is nothing to do
+            store.set_job_state(job.lease, JobState.IN_PROGRESS)
         remove_older(job, known)
         ordering, sharing = Ordering.of(recorded, job.settings, replicas), sharing_of(store, job, recorded)
         ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say)

@@ -20,7 +20,7 @@ from dray.requests.spool.parts import part_uri
 from dray.storage.files import exists, join, local_path, remove
 from dray.storage.objects import ObjectStoreOptions, is_object, list_under
 from dray.storage.s3_uploads import end_unfinished, unfinished
-from dray.store import Job, Shard
+from dray.store import Job, JobState, Shard
 
 PART_BYTES = 8 << 30
 """Bytes of a part of a spool: 583 parts for 5 TB. For an object store two of them lie in ``TMPDIR``."""
@@ -49,10 +49,12 @@ def missed(job: OpenJob, shards: Iterable[Shard]) -> str | None:
 def missed_kept(job: OpenJob, recorded: Job) -> str | None:
     """The kept columns of a job whose input was taken in, where they are gone.
 
-    None for a query, which may give other rows by now: what is left of the job can be run all the same.
+    None for a query, which may give other rows by now: what is left of the job can be run all the same. Nor
+    is anything taken in for a job whose time is over.
     """
     kept = kept_of(recorded, job.settings.objects)
-    if kept is None or recorded.total is None or isinstance(job.settings.source, SqlQuery):
+    asked = isinstance(job.settings.source, SqlQuery)
+    if kept is None or recorded.total is None or asked or recorded.state is JobState.EXPIRED:
         return None
     return None if exists(kept.uri, options=kept.options) else kept.uri
 

@@ -24,7 +24,7 @@ from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.requests import RowDefaults, source_of
 from dray.requests.spool.spool import index_of
-from dray.store import open_store
+from dray.store import JobState, open_store
 from tests.support.publishing import answer
 
 pytestmark = pytest.mark.unit
@@ -121,15 +121,19 @@ def test_a_spool_that_is_lost_is_written_again_with_them(settings: Callable[...,
 def test_they_are_read_again_where_they_alone_are_gone(
     settings: Callable[..., JobSettings], answered: int | None
 ) -> None:
-    """Also for a job that is over, whose user has removed dray's own folder."""
+    """Also for a job that is completed, whose user has removed dray's own folder."""
     job = open_job(settings())
     answer(job, answered)
+    if not answered:
+        finalise_job(job, Timeline())
     for file in Path(job.work).glob("*.kept" if answered else "*"):
         file.unlink()
     job = next_driver(job, settings())
     answer(job)
     finalise_job(job, Timeline())
     assert kept_in(job.settings.output) == LABELS
+    with open_store(job.settings.store_url, create=False) as store:
+        assert store.get_job("job").state is JobState.COMPLETED
 
 
 def test_an_export_of_a_job_that_is_not_over_has_them(
