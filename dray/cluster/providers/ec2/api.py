@@ -156,20 +156,40 @@ class Ec2Api:
 
     def ended(self, ids: Collection[str]) -> set[str]:
         """Those of these instances that have ended, or are about to."""
-        which = {"instance-id": sorted(ids), "instance-state-name": ["shutting-down", "terminated"]}
-        filters = [{"Name": name, "Values": values} for name, values in which.items()]
-        pages = self._pages("describe_instances", Filters=filters) if ids else ()
-        groups = [group for page in pages for group in page["Reservations"]]
-        return {one["InstanceId"] for group in groups for one in group["Instances"]}
+        return self._found_as(["shutting-down", "terminated"], ids)
 
     def terminate(self, ids: Collection[str]) -> set[str]:
-        """End these instances; those that EC2 does not know (yet, or any more) are returned."""
+        """End these instances; those that EC2 does not know (yet, or any more) are returned.
+
+        The policy allows it by a tag. One that EC2 does not know has no tags: it refuses the whole call then.
+        """
         unknown = set[str]()
         for some in _some(ids):
-            if self._unless(["InvalidInstanceID"], "terminate_instances", InstanceIds=some) is None:
+            try:
+                known = self._unless(["InvalidInstanceID"], "terminate_instances", InstanceIds=some)
+            except ConfigError:
+                live = self._found_as(_LIVE, some)
+                if live == set(some):
+                    raise
+                unknown |= (set(some) - live) | self.terminate(live)
+                continue
+            if known is None:
                 alone = len(some) == 1
                 unknown |= set(some) if alone else set().union(*(self.terminate([one]) for one in some))
         return unknown
+
+    def _found_as(self, states: list[str], ids: Collection[str]) -> set[str]:
+        """Those of these instances that EC2 lists in one of these states."""
+        filters = [{"Name": "instance-state-name", "Values": states}]
+        return {
+            one["InstanceId"]
+            for some in _some(ids)
+            for page in self._pages(
+                "describe_instances", Filters=[*filters, {"Name": "instance-id", "Values": some}]
+            )
+            for group in page["Reservations"]
+            for one in group["Instances"]
+        }
 
     def tag(self, ids: Collection[str], tags: Mapping[str, str]) -> None:
         """Set these tags."""

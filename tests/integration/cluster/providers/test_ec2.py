@@ -338,6 +338,18 @@ def test_what_ec2_lists_late_is_waited_for_and_released(moto: MotoEc2) -> None:
     assert len(one.release()) == 6
 
 
+def test_a_machine_that_is_gone_already_does_not_keep_the_others_from_their_release(moto: MotoEc2) -> None:
+    """The policy allows an end by a tag: of what is gone AWS finds no tags, and refuses the whole call."""
+    faults = Faults()
+    one = provider(moto.settings(workers=2), faults)
+    one.start()
+    head, gone, left = [machine.name for machine in one.nodes()]
+    moto.ec2.terminate_instances(InstanceIds=[gone])  # taken back
+    faults.answer("TerminateInstances", refusal("UnauthorizedOperation"))
+    assert {head, left} <= set(one.release())
+    assert moto.live() == []
+
+
 def _unknown(faults: Faults, calls: int) -> None:
     """EC2 neither lists nor knows what it made, until it was asked so often to terminate it."""
     asked = 0
