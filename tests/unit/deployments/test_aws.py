@@ -53,8 +53,11 @@ def test_an_account_has_a_stack_in_each_region() -> None:
     assert isinstance(settings, EC2Cluster)
     assert settings.instance_profile == f"dray-node-{settings.region}"
     parts = json.loads((AWS / "policy.json").read_text())["Statement"]
-    [role] = [part["Resource"] for part in parts if part["Action"] == ["iam:PassRole"]]
-    assert role == "arn:*:iam::*:role/dray-node*"
+    [role] = [part for part in parts if part["Action"] == ["iam:PassRole"]]
+    assert role["Resource"] == "arn:*:iam::*:role/dray-node*"
+    # In China's regions EC2 passes it as the second. https://github.com/aws/karpenter-provider-aws/issues/6843
+    services = role["Condition"]["StringEquals"]["iam:PassedToService"]
+    assert services == ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]
 
 
 def network() -> Any:

@@ -12,7 +12,7 @@ from dray.errors import ConfigError
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 _FORMS = {
-    "region": re.compile(r"[a-z]{2}(-[a-z]+)+-\d"),
+    "region": re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d"),
     "image": re.compile(r"ami-[0-9a-f]{8,17}"),
     "security_group": re.compile(r"sg-[0-9a-f]{8,17}"),
 }

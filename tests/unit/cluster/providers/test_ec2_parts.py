@@ -73,6 +73,13 @@ def test_settings_that_cannot_be_name_their_field(changes: dict[str, Any], match
         settings(**changes)
 
 
+def test_each_region_of_aws_can_be_named() -> None:
+    session = Session()
+    for partition in session.get_available_partitions():
+        for region in session.get_available_regions("ec2", partition):
+            assert settings(region=region).region == region
+
+
 def test_a_job_has_a_cluster_of_its_own_and_secrets_are_not_shown() -> None:
     one = settings(name="x" * 40, access_key_id="a", secret_access_key="canary")
     assert "canary" not in repr(one)
