@@ -25,6 +25,7 @@ class Limits:
     hedge_factor: float = 4.0
     hedge_samples: int = 6
     peer_window: int = 8
+    peers_window: int = 64  # of all peers together: each request has a chunk's bytes of private memory
     peer_strikes: int = 3
     peer_rest: float = 30.0
     patience: float = 3.0  # for a chunk whose home node brings nothing; each stand-in waits once more

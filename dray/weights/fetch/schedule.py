@@ -215,9 +215,10 @@ class Schedule:
         load = Counter(ask.source for ask, _ in self._asks.values())
         origin_free = load[ORIGIN] < self._window.size and not self.paused(now)
         usable = {n: p for n, p in self._peers.items() if p.has and not p.banned and p.rests_until <= now}
+        peers_free = load.total() - load[ORIGIN] < self.limits.peers_window
         own = False
         for looked, (number, chunk) in enumerate(self._left.items()):
-            if looked >= self.limits.lookahead or not (origin_free or usable):
+            if looked >= self.limits.lookahead or not (origin_free or (usable and peers_free)):
                 return None
             own = own or self._turn(number).rank == 0
             if chunk.asked or chunk.not_before > now:
@@ -225,7 +226,7 @@ class Schedule:
             holders = [name for name, peer in usable.items() if peer.has[number : number + 1] == b"\1"]
             if holders:
                 free = [name for name in holders if load[name] < self.limits.peer_window]
-                if free:
+                if free and peers_free:
                     return self._ask(number, chunk, self._rng.choice(free), now)
             elif origin_free and self._may_bring(number, chunk, now):
                 return self._ask(number, chunk, ORIGIN, now)

@@ -48,6 +48,16 @@ def test_load_is_spread_over_the_peers() -> None:
     assert Counter(ask.source for ask in asked(schedule)) == {"a": 8, "b": 8}
 
 
+def test_a_joiner_of_a_large_cluster_holds_few_chunks_in_memory() -> None:
+    """Each request has 8 MiB of its own until it is verified: of 63 nodes, 8 each would be 4 GiB."""
+    schedule = planned(1000)
+    schedule.learn({f"n{number}": b"\1" * 1000 for number in range(63)}, NOW)
+    asks = asked(schedule)
+    assert len(asks) == Limits().peers_window
+    schedule.done(asks[0], NOW + 1, SIZE)
+    assert one(schedule, NOW + 1).source != ORIGIN
+
+
 def test_each_node_brings_its_own_chunks_first() -> None:
     schedule = planned(10, home=even)
     schedule.learn({"a": having(10)}, NOW)
