@@ -70,6 +70,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.strangers = threading.BoundedSemaphore(MAX_STRANGERS)
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:

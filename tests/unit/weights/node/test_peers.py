@@ -147,6 +147,19 @@ def test_a_file_that_became_shorter_ends_the_connection(server: PeerServer, mode
         assert len(answer.fp.read()) == 1000
 
 
+def test_nodes_with_addresses_of_version_6_serve_each_other(model: Any, content: bytes) -> None:
+    model.marks = lambda: b"\1\1\1"
+    server = PeerServer("node", "::1", lambda key: model)
+    view = PeerView(model.manifest.key, "me", lambda: {"node": server.peer})
+    address = view.address("node", NAME)
+    headers = {**address.headers, "Range": f"bytes=0-{CHUNK_BYTES - 1}"}
+    with urllib.request.urlopen(urllib.request.Request(address.url, headers=headers)) as answer:
+        assert answer.read() == content[:CHUNK_BYTES]
+    _until(lambda: view.look() == {"node": b"\1\1\1"})
+    view.close()
+    server.stop()
+
+
 def test_a_file_with_an_odd_name_is_given_to_others(server: PeerServer, model: Any, content: bytes) -> None:
     name = "tök enizer#1?.json"
     (model.shelf.whole / NAME).rename(model.shelf.whole / name)
