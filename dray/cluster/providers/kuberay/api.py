@@ -28,7 +28,7 @@ _MERGE = "application/merge-patch+json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the server said; ``body`` is its JSON, names of ``headers`` are in lower case."""
+    """What the server said; ``body`` is its JSON, or its text. Names of ``headers`` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -122,11 +122,21 @@ class KubeApi:
         return None if answer.status == 404 else dict(answer.body.get("data") or {})
 
     def post_to_service(
-        self, service: str, port: int, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> Any:
-        """Send JSON to a service of the cluster, through the API server; what it answers."""
+        self,
+        service: str,
+        port: int,
+        path: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        *,
+        there: str,
+    ) -> None:
+        """Send JSON to a service of the cluster, through the API server.
+
+        The answer to a first try may be lost. The service refuses the next one then, with ``there``.
+        """
         target = f"{self._core}/services/{quote(service, safe='')}:{port}/proxy/{path}"
-        return self._call("POST", target, body, headers).body
+        self._call("POST", target, body, headers, there=there)
 
     # -- one call ---------------------------------------------------------------------------------
 
@@ -137,8 +147,9 @@ class KubeApi:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         known: Collection[int] = (),
+        there: str | None = None,
     ) -> Answer:
-        """An answer of 2xx, or of a ``known`` status; a busy server is asked again.
+        """An answer of 2xx, of a ``known`` status, or whose text has ``there``; a busy server is asked again.
 
         Raises:
             ConfigError, ClusterError: there is none.
@@ -152,6 +163,8 @@ class KubeApi:
                     raise unreachable(self.where, error) from error
             else:
                 if answer.status in known or 200 <= answer.status < 300:
+                    return answer
+                if there is not None and isinstance(answer.body, str) and there in answer.body:
                     return answer
                 pause = max(pause, answer.retry_after)
                 if answer.status not in _BUSY or time.monotonic() + pause > until:
@@ -215,7 +228,7 @@ def _json(data: bytes) -> Any:
     try:
         return json.loads(data or b"null")
     except ValueError:
-        return None
+        return data.decode(errors="replace")
 
 
 def _in_pod() -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from dray.errors import ClusterError, ConfigError, DrayError
 
 _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
+_WORD = re.compile(r"\w")
 _RBAC = "deployments/kubernetes/rbac.yaml has what dray needs"
 
 
@@ -45,6 +47,10 @@ def _named(path: str) -> str:
 
 
 def _said(body: Any) -> str:
-    """The message of a status, in a line. It quotes the object, which holds no secret."""
-    message = body.get("message", "") if isinstance(body, dict) else ""
+    """The message of a status, or the last words of a text. They may quote the object: it holds no secret."""
+    if isinstance(body, str):
+        lines = [line for line in body.split("\n") if _WORD.search(line)]
+        message = lines[-1] if lines and not body.lstrip().startswith("<") else ""
+    else:
+        message = body.get("message", "") if isinstance(body, dict) else ""
     return " ".join(str(message).split())[:400] or "it gives no reason"

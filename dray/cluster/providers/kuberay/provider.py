@@ -220,7 +220,8 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         # The API server keeps the usual header for itself; Ray takes this one as well.
         headers = {"X-Ray-Authorization": f"Bearer {self._token()}"}
         body = {"entrypoint": command, "submission_id": name}
-        self._api.post_to_service(service, JOBS_PORT, "api/jobs/", body, headers)
+        taken = f"submission_id {name} already exists"
+        self._api.post_to_service(service, JOBS_PORT, "api/jobs/", body, headers, there=taken)
         return name
 
     # -- its parts --------------------------------------------------------------------------------
