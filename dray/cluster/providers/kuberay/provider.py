@@ -68,15 +68,14 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
                 self._create()
                 return
             self._refuse_foreign(there)
+            if there["metadata"].get("deletionTimestamp"):
+                raise ClusterError(f"{self.where} is being deleted: start it again in a minute")
             self._put_off()
         self.desire(self._settings.workers)
 
     def _refuse_foreign(self, there: Mapping[str, Any]) -> None:
-        metadata = there["metadata"]
-        if (metadata.get("labels") or {}).get(MANAGED_BY) != "dray":
+        if (there["metadata"].get("labels") or {}).get(MANAGED_BY) != "dray":
             raise ConfigError(f"{self.where} is there, and not of dray: give the cluster another name")
-        if metadata.get("deletionTimestamp"):
-            raise ClusterError(f"{self.where} is being deleted: start it again in a minute")
 
     def _create(self) -> None:
         """Also where the answer to a first try was lost: then a second one finds it there.
@@ -188,6 +187,9 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         with self._creating:
             if self._of_job and not self._made:
                 return ()
+            there = self._api.cluster(self._settings.name)
+            if there is not None:
+                self._refuse_foreign(there)
             names = [one.name for one in pods_of(self._api.pods(self._settings.name))]
             deleted = self._api.delete(self._settings.name)
             self._await_gone()

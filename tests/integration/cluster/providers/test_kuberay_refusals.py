@@ -97,4 +97,6 @@ def test_a_cluster_of_somebody_else_is_left_alone(
         one.start()
     assert len(server.objects("rayclusters")) == 1
     one.leave()
+    with pytest.raises(ConfigError, match="not of dray"):
+        one.release()  # as `dray cluster down` does it
     assert len(server.objects("rayclusters")) == 1
