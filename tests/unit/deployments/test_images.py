@@ -70,6 +70,12 @@ def test_every_package_is_in_a_layer_and_the_image_has_all_layers_in_order(engin
     assert copied == [*layers, "dray"]
 
 
+def test_a_pod_on_gke_finds_the_driver_of_its_gpu() -> None:
+    """https://cloud.google.com/kubernetes-engine/docs/how-to/gpus#cuda"""
+    final = _dockerfile().rpartition("\nFROM ")[2]
+    assert "\nENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64\n" in final
+
+
 def test_what_the_build_copies_is_let_through() -> None:
     ignored = (IMAGES / "Dockerfile.dockerignore").read_text().splitlines()
     let_through = {line[1:] for line in ignored if line.startswith("!")}
