@@ -80,6 +80,7 @@ class NodeAgents:
         self._manifest = manifest
         self._options = options
         self._holder = holder
+        self._sent: Any = None
         self._actors: dict[str, Any] = {}
         self._progress: dict[str, ModelProgress] = {}
 
@@ -96,8 +97,10 @@ class NodeAgents:
         """
         self._follow()
         self._introduce()
+        if self._sent is None:  # with the checksums of 1 TB it has 4 MB: each node is to get it once
+            self._sent = _put(self._manifest)
         calls = {
-            node: actor.hold.remote(self._manifest, self._options, self._holder)
+            node: actor.hold.remote(self._sent, self._options, self._holder)
             for node, actor in self._actors.items()
         }
         self._progress |= _results(calls)
@@ -119,6 +122,12 @@ class NodeAgents:
         peers = _results({node: actor.peer.remote() for node, actor in self._actors.items()})
         if len(self._actors) > 1:
             _results({node: self._actors[node].meet.remote(peers) for node in peers})
+
+
+def _put(manifest: Manifest) -> Any:
+    import ray
+
+    return ray.put(manifest)
 
 
 def _hosts(nodes: Sequence[Node]) -> set[str]:

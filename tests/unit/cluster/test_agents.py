@@ -21,9 +21,12 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.nodes: list[Node] = []
         self.dropped: list[tuple[str, str, bool]] = []
+        self.sent: list[Manifest] = []
+        self.held: list[int] = []  # what each call was given: the number of what was sent
         monkeypatch.setattr(agents, "live_nodes", lambda: (tuple(self.nodes), ""))
         monkeypatch.setattr(agents, "_agent_on", self._agent_on)
         monkeypatch.setattr(agents, "_results", lambda calls: {})
+        monkeypatch.setattr(agents, "_put", self._put)
         self._held = NodeAgents(Manifest(uri="s3://b/m", files=()), None, "job")
 
     def looked_at(self, *nodes: Node) -> int:
@@ -32,12 +35,17 @@ class Cluster:
         self._held.look()
         return self._held.count
 
+    def _put(self, manifest: Manifest) -> int:
+        self.sent.append(manifest)
+        return len(self.sent)
+
     def _agent_on(self, node_id: str) -> Any:
         def drop(holder: str, remove: bool) -> None:
             self.dropped.append((node_id, holder, remove))
 
         remote = SimpleNamespace(remote=lambda *given: None)
-        return SimpleNamespace(hold=remote, peer=remote, meet=remote, drop=SimpleNamespace(remote=drop))
+        hold = SimpleNamespace(remote=lambda manifest, *given: self.held.append(manifest))
+        return SimpleNamespace(hold=hold, peer=remote, meet=remote, drop=SimpleNamespace(remote=drop))
 
 
 @pytest.fixture
@@ -67,3 +75,10 @@ def test_where_a_node_has_gpus_those_without_let_the_model_go(cluster: Cluster) 
     assert cluster.looked_at(HEAD, cpus, gpus) == 1
     assert cluster.looked_at(HEAD, cpus) == 1  # it begins again
     assert cluster.dropped == [("cpus", "job", False)]
+
+
+def test_the_manifest_is_sent_once_however_often_the_nodes_are_asked(cluster: Cluster) -> None:
+    for _ in range(3):
+        cluster.looked_at(_node("one", cpus=4), _node("two", cpus=4))
+    assert len(cluster.sent) == 1
+    assert cluster.held == [1] * 6
