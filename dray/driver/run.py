@@ -28,13 +28,19 @@ from dray.driver.telling.observers import Observers
 from dray.driver.telling.progress import JobProgress
 from dray.driver.telling.wording import naming_the_model, plan_line, stop_line
 from dray.engine.protocol import EngineSpec
-from dray.errors import DrayError, JobFailedError, raised_at
+from dray.errors import DrayError, JobFailedError, JobPausedError, raised_at
+from dray.failures.foreign import Sign
+from dray.failures.signs import facts_of
 from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.deadline import stop_signals
 from dray.job.options.replica_range import ReplicaRange
 from dray.store import Shard, Store
 
 _LAST_SECONDS = 2.0  # for replicas to say what they did in all
+_OTHER_HEAD = (
+    "the head of the Ray cluster knows this job's driver no more: it was started anew, or has another token; "
+    "committed rows are kept: `dray resume` goes on, or the same command with another --cluster"
+)
 
 
 class Driver:
@@ -182,6 +188,8 @@ class Driver:
         except DrayError:
             raise
         except Exception as error:  # noqa: BLE001  whatever it is, the job must not go on without its driver
+            if facts_of(error).sign is Sign.REFUSED:  # by the cluster, which took this process when it joined
+                raise JobPausedError(_OTHER_HEAD) from None
             raise JobFailedError(
                 f"driving the job failed: {type(error).__name__}{raised_at(error)}"
             ) from None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from ray.exceptions import AuthenticationError
 
 from dray.cluster.base import START_SECONDS
 from dray.cluster.capacity import Capacity, Room
@@ -413,6 +414,21 @@ def test_a_fault_of_the_driver_is_named_with_its_place(
     told = r"driving the job failed: TypeError at run\.py:\d+, raised in test_run\.py:\d+"
     assert re.fullmatch(told, str(failed.value))
     assert scene.look.get_job("job").reason == str(failed.value)
+
+
+def test_a_head_that_was_started_anew_pauses_the_job(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the same address, as a container that Kubernetes restarts: it refuses all that was there before."""
+
+    def refused() -> Steps:
+        yield
+        raise AuthenticationError("InvalidAuthToken")
+
+    scene = Scene(settings, monkeypatch)
+    with pytest.raises(JobPausedError, match=r"was started anew.*`dray resume` goes on"):
+        scene.play(refused())
+    assert scene.look.get_job("job").state is JobState.PAUSED
 
 
 def test_an_engine_that_does_not_start_is_named_with_its_model(
