@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dray.storage.addresses import is_of_files, without_secret
+
 if TYPE_CHECKING:
     from dray.job.options.request import JobRequest
 
@@ -37,4 +39,7 @@ def _short(name: str) -> str:
     scheme, separator, rest = name.partition("://")
     if not separator:
         return "/".join(part for part in name.split("/")[-2:] if part)
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+    if is_of_files(name):
+        return without_secret(name).partition("?")[0]
+    login, _, place = rest.rpartition("@")  # a "?" before it: a password has one, or options have the "@"
+    return f"{scheme}://{'' if '?' in login else place.partition('?')[0]}"

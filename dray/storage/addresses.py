@@ -81,7 +81,7 @@ def names_login(url: str) -> bool:
         return False
     if "@" in rest or "passw" in rest.lower():
         return True
-    return not _is_of_files(url) and "?" in rest and holds_password(url)
+    return not is_of_files(url) and "?" in rest and holds_password(url)
 
 
 def shows_secret(word: str) -> bool:
@@ -93,17 +93,18 @@ def shows_secret(word: str) -> bool:
         return False
     value = word.partition("=")[2] if word.startswith("-") else word
     alone = _URL.match(value)
-    if alone and (alone.end() == len(value) or not _is_of_files(value)):  # a password may hold a blank
+    if alone and (alone.end() == len(value) or not is_of_files(value)):  # a password may hold a blank
         return _shows_secret(value)
     found = _URL.findall(word)
-    return any(_shows_secret(one.partition("?")[0] if _is_of_files(one) else one) for one in found)
+    return any(_shows_secret(one.partition("?")[0] if is_of_files(one) else one) for one in found)
 
 
 def _shows_secret(url: str) -> bool:
-    return without_secret(url) != url if _is_of_files(url) else names_login(url)
+    return without_secret(url) != url if is_of_files(url) else names_login(url)
 
 
-def _is_of_files(url: str) -> bool:
+def is_of_files(url: str) -> bool:
+    """Whether it is the address of files, and not of a database."""
     return url.partition("://")[0].lower() in _OF_FILES
 
 

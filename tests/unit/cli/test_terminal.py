@@ -74,6 +74,20 @@ def test_the_first_line_shows_no_secret() -> None:
     assert starting("local", None, flows=False).startswith("starting Ray; without Prefect")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("hf://ORG/NAME@main", "hf://ORG/NAME@main"),
+        ("hf://datasets/ORG/NAME@v1/data/a.parquet", "hf://datasets/ORG/NAME@v1/data/a.parquet"),
+        ("s3://bucket/day@1/x.jsonl", "s3://bucket/day@1/x.jsonl"),
+        ("postgresql://host/db?password=a@hidden", "postgresql://"),
+        ("postgresql://me:hid?den@host/db", "postgresql://"),
+    ],
+)
+def test_the_first_line_names_what_is_meant_and_no_secret(given: str, told: str) -> None:
+    assert introduction(JobRequest(input=given, model="m", output="o")) == f"{told} through m, into o"
+
+
 @pytest.mark.parametrize("name", ["NO_COLOR", "CI"])
 def test_what_moves_is_for_terminals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("NO_COLOR", "CI"):
