@@ -143,11 +143,16 @@ def given_by(inputs: Sequence[str], values: Mapping[str, Any], options: Sequence
         value = values.get(option.keyword)
         if value is not None:
             place = given if len(option.path) == 1 else given.setdefault(option.path[0], {})
-            place[option.path[-1]] = pairs(value, option.name) if option.takes_pairs else value
+            place[option.path[-1]] = _pairs_of(option, value) if option.takes_pairs else value
     if values.get("query") is not None:
         given["input"] = _one_database(inputs)
     _refuse_undecodable(given)
     return given
+
+
+def _pairs_of(option: Option, given: Sequence[str]) -> dict[str, Any]:
+    """Names of fields may be typed with dashes; those of instances have some of their own."""
+    return pairs(given, option.name, dashes=option.path == ("prices",))
 
 
 def _one_database(inputs: Sequence[str]) -> str:
@@ -169,8 +174,8 @@ _OF_TEMPLATES = ("{{", "{%", "{#")
 """How Jinja's expressions begin: a chat template may be given as a text."""
 
 
-def pairs(given: Sequence[str] | None, option: str) -> dict[str, Any]:
-    """KEY=VALUE pairs; values are JSON where they parse as such, else text."""
+def pairs(given: Sequence[str] | None, option: str, *, dashes: bool = False) -> dict[str, Any]:
+    """KEY=VALUE pairs; values are JSON where they parse as such, else text. Keys may keep their ``dashes``."""
     import orjson
 
     found: dict[str, Any] = {}
@@ -178,7 +183,7 @@ def pairs(given: Sequence[str] | None, option: str) -> dict[str, Any]:
         key, separator, value = item.partition("=")
         if not separator or not key:
             raise ConfigError(f"{option} {item!r}: write it as KEY=VALUE")
-        name = key.replace("-", "_")
+        name = key if dashes else key.replace("-", "_")
         try:
             read = orjson.loads(value)
         except orjson.JSONDecodeError as error:

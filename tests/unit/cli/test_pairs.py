@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.cli.options import pairs
+from dray.cli.options import given_by, options_of, pairs
 from dray.errors import ConfigError
 from dray.job.options.request import JobRequest
+from dray.planning import PlanRequest
 from dray.storage.files import absolute
 
 pytestmark = pytest.mark.unit
@@ -107,3 +108,11 @@ def test_no_part_of_a_value_is_lost(given_: list[str], told: str) -> None:
     with pytest.raises(ConfigError) as refused:
         pairs(given_, "--x")
     assert told in str(refused.value)
+
+
+def test_names_of_instances_keep_their_dashes() -> None:
+    options = tuple(options_of(PlanRequest))
+    given = {"price": ["p6-b200.48xlarge:spot=40"], "engine_arg": ["max-num-seqs=8"], "model": "m"}
+    found = given_by(["in.jsonl"], given, options)
+    assert found["prices"] == {"p6-b200.48xlarge:spot": 40}
+    assert found["arguments"] == {"max_num_seqs": 8}
