@@ -175,7 +175,7 @@ _OF_TEMPLATES = ("{{", "{%", "{#")
 
 
 def pairs(given: Sequence[str] | None, option: str, *, dashes: bool = False) -> dict[str, Any]:
-    """KEY=VALUE pairs; values are JSON where they parse as such, else text. Keys may keep their ``dashes``."""
+    """KEY=VALUE pairs; values are JSON where they parse as such, else text; ``dashes`` of keys may stay."""
     import orjson
 
     found: dict[str, Any] = {}

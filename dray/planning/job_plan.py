@@ -203,7 +203,7 @@ def _model(folder: Path, arguments: Mapping[str, Any]) -> ModelFacts:
     """Facts of the model, with the length that engine arguments leave of it."""
     model = read_model(folder)
     length = whole(arguments, "max_model_len")
-    return model if length is None else replace(model, max_length=min(length, model.max_length))
+    return model if length is None else replace(model, max_length=min(length, model.most_length))
 
 
 def _counting(request: PlanRequest, folder: Path, model: ModelFacts, known: Known) -> Counting:

@@ -48,7 +48,8 @@ class ModelFacts:
 
     ``intermediate`` is the width that each token passes through in the MLP of a mean layer, chosen experts
     included. ``kv_format`` is the cache's own. ``widths`` are those of the MLPs that tensor parallelism
-    splits; each rank's share of one must be a multiple of ``block``.
+    splits; each rank's share of one must be a multiple of ``block``. The engine takes requests of
+    ``max_length`` tokens; ``max_model_len`` may name up to ``most_length``.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ModelFacts:
     intermediate: float
     vocabulary: int
     max_length: int
+    most_length: int
     parts: tuple[Part, ...]
     attention: tuple[Attention, ...]
     experts: int = 0

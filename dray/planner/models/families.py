@@ -46,7 +46,7 @@ FAMILIES = {
     "llama": Family(),
     "mistral": Family(),
     "mixtral": Family(defaults={"num_experts_per_tok": 2}),
-    "phi3": Family(),
+    "phi3": Family(defaults={"original_max_position_embeddings": 4096}),
     "qwen2": _QWEN2,
     "qwen2_vl": _QWEN2,
     "qwen2_vl_text": _QWEN2,

@@ -15,6 +15,7 @@ from dray.planner.models.facts import ModelFacts, Part, Role
 from dray.planner.models.families import FAMILIES, Family
 from dray.planner.models.fields import Fields
 from dray.planner.models.formats import FORMATS, TORCH_NAMES, Format
+from dray.planner.models.positions import lengths_of
 from dray.planner.models.quantization import Quantization, quantization_of
 from dray.planner.models.windows import windowed_layers
 
@@ -62,6 +63,7 @@ def model_facts(config: Mapping[str, Any], *, file: str = "config.json", name: s
     stored = _stored_format(fields, outer)
     quantization = quantization_of(outer) or quantization_of(fields)
     parts = _quantized(_parts(sizes, _tied(fields, outer), stored), quantization, sizes.layers)
+    length, most = lengths_of(fields, kind)
     return ModelFacts(
         name=name or str(outer.get("_name_or_path") or kind),
         family=kind,
@@ -70,7 +72,8 @@ def model_facts(config: Mapping[str, Any], *, file: str = "config.json", name: s
         heads=sizes.attention[0].heads,
         intermediate=sizes.mean_width,
         vocabulary=sizes.vocabulary,
-        max_length=fields.count("max_position_embeddings"),
+        max_length=length,
+        most_length=most,
         parts=parts,
         attention=sizes.attention,
         experts=sizes.experts.number,

@@ -156,6 +156,16 @@ def test_a_missing_tokenizer_is_said_and_widens_the_interval(rows: Path, model: 
     assert phi.high == pytest.approx(1.05 * 1.35)
 
 
+def test_a_model_with_long_positions_takes_what_the_engine_does(rows: Path, model: Path) -> None:
+    """Rows of 2,100 tokens: vLLM starts such a model with its first 2,048, and with more if it is told so."""
+    long = {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 2048}
+    (model / "config.json").write_text(json.dumps(LLAMA_8B | long))
+    with pytest.raises(ConfigError, match="300 have more tokens, max_tokens included, than the model takes"):
+        planned(rows, model, hardware="l40s")
+    told = planned(rows, model, hardware="l40s", arguments={"max_model_len": 8192})
+    assert (told.model.max_length, told.workload.rows) == (8192, 300)
+
+
 def test_prices_of_last_year_are_said(rows: Path, model: Path) -> None:
     request = PlanRequest.of(str(rows), str(model), hardware=["g6e.xlarge"], on_demand=True)
     old = plan_job(request, today=date(2026, 11, 1))

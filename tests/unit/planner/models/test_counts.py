@@ -158,6 +158,33 @@ def test_families_that_count_as_another_one(config: dict[str, Any], parameters: 
         assert inner.parameters == parameters
 
 
+@pytest.mark.parametrize(
+    ("changed", "lengths"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, (16_384, 16_384)),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2}}, (8192, 8192)),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, (4096, 4096)),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, (4096, 4096)),
+        ({"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}, (4096, 4096)),
+        ({"rope_scaling": {"type": "linear", "factor": None}}, (4096, 4096)),
+    ],
+)
+def test_a_model_takes_as_long_requests_as_vllm_says(
+    changed: dict[str, Any], lengths: tuple[int, int]
+) -> None:
+    """As vLLM 0.32's ModelConfig gives them for these configs, of a Llama with 4,096 positions."""
+    model = model_facts({**CONFIGS["Llama-3.1-8B"], "max_position_embeddings": 4096, **changed})
+    assert (model.max_length, model.most_length) == lengths
+
+
+@pytest.mark.parametrize("name", ["longrope", "su"])
+def test_a_long_phi_takes_its_first_positions_unless_told(name: str) -> None:
+    """Phi-3-mini-128k: vLLM starts it with 4,096 tokens, and takes a max_model_len of 131,072."""
+    scaling = {"type": name, "short_factor": [1.0] * 48, "long_factor": [1.1] * 48}
+    model = model_facts(PHI_4 | {"max_position_embeddings": 131_072, "rope_scaling": scaling})
+    assert (model.max_length, model.most_length) == (4096, 131_072)
+
+
 def test_a_vision_tower_is_said_not_to_be_counted() -> None:
     assert "vision" in " ".join(model_facts(GEMMA3_27B).notes)
 
