@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from prefect import flow, get_run_logger, runtime
@@ -22,6 +23,7 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.checks import check_arguments
 from dray.job.options.dated import dated
 from dray.job.options.resolving import cluster_settings, job_settings
+from dray.job.spelling import as_parameters, in_parameters
 from dray.store import JobState, store_option
 from flows.naming import named, named_input
 from flows.parameters import JobRequest, parameters_of
@@ -71,7 +73,7 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
         warn_of_loop()
         log_refusals_briefly()
         request = JobRequest.of(*values, **options).dated(runtime.flow_run.scheduled_start_time)
-        with alone():
+        with alone(), in_parameters(JobRequest):
             return _run(request, started)
 
 
@@ -85,7 +87,7 @@ def _run(request: JobRequest, started: float) -> JobResult | State:
     timeline = Timeline(job.started, job.clock)
     with told(job), heeding(job) as heard, ProgressArtifact(job.job_id) as artifact:
         observers: list[Observer] = [
-            LogObserver(get_run_logger()),
+            LogObserver(get_run_logger(), partial(as_parameters, form=JobRequest)),
             ListenersObserver(),
             PrefectObserver(job.job_id, artifact),
         ]

@@ -8,6 +8,7 @@ from prefect import flow, get_run_logger, runtime
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from dray.job.options.resolving import refuse_passwords
+from dray.job.spelling import in_parameters
 from dray.planning import JobPlan, PlanRequest, plan_job
 from dray.planning.wording import HEADER, markdown_of, table_of
 from flows.naming import named, named_input
@@ -35,7 +36,7 @@ def plan(*values: Any, **options: Any) -> JobPlan:
     """
     request = PlanRequest.of(*values, **options)
     refuse_passwords(request.input, request.rows.query)
-    with in_own_run():
+    with in_own_run(), in_parameters(PlanRequest):
         logger = get_run_logger()
         found = plan_job(request, PrefectBlocks(), say=logger.info)
         logger.info("%s", found.why)

@@ -26,6 +26,8 @@ from prefect.client.schemas.objects import State, StateType, TaskRun
 from prefect.context import FlowRunContext
 from prefect.states import Completed
 
+from dray.job.options.request import JobRequest
+from dray.job.spelling import in_parameters
 from tasks.flushing import flush_prefect
 
 _SECONDS = 5.0  # for events that are on their way
@@ -69,7 +71,7 @@ def step(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             retries=0,
             persist_result=False,
             cache_policy=NO_CACHE,
-        )(work)
+        )(in_parameters(JobRequest)(work))
 
         @wraps(work)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -18,6 +18,8 @@ from dray.driver.telling.wording import rest_line
 from dray.errors import JobBlockedError, JobChangedError, StoreError
 from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.ending.result import JobResult
+from dray.job.options.request import JobRequest
+from dray.job.spelling import as_parameters
 from dray.store import JobState
 from tasks.events import tell_of_job
 from tasks.flushing import flush_prefect
@@ -90,7 +92,8 @@ def message_of(result: JobResult) -> str:
 
 def declined(found: Declined) -> State[Any]:
     """The state of a run that has nothing to do."""
-    return _cancelled(found.reason) if found.cancelled else Completed(name="Skipped", message=found.reason)
+    reason = as_parameters(found.reason, JobRequest)
+    return _cancelled(reason) if found.cancelled else Completed(name="Skipped", message=reason)
 
 
 def cancelled(job: OpenJob, message: str) -> State[Any]:

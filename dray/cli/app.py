@@ -116,10 +116,10 @@ def resume(
     """Go on with a stopped job, with the settings of its last run, but for what is given here."""
     output.stage(f"job {job_id}: reading how it was started")
     from dray.cli.jobs import recipe_of, with_limits
-    from dray.cli.options import spelled
     from dray.cli.running import run_job
     from dray.job.current_job import begun_before
     from dray.job.options.request import JobRequest
+    from dray.job.spelling import spelled
 
     recipe = with_limits(
         recipe_of(job_id, store), replicas=replicas, deadline=deadline, budget=budget, price=price

@@ -15,6 +15,7 @@ from dray.cli.output import printable
 from dray.errors import ConfigError
 from dray.job.options.forms import GROUPS, Form
 from dray.job.options.request import JobRequest
+from dray.job.spelling import spelled
 
 Command = TypeVar("Command", bound=Callable[..., int])
 
@@ -39,14 +40,6 @@ _GROUPS = {
     "sample": COUNTING,
     "image_tokens": COUNTING,
     "arguments": COUNTING,
-}
-_NAMES: dict[tuple[str, ...], str] = {  # where a field's own name says too little without its form
-    ("engine", "name"): "--engine",
-    ("engine", "arguments"): "--engine-arg",
-    ("sampling", "extra"): "--param",
-    ("arguments",): "--engine-arg",
-    ("overrides",): "--set",
-    ("prices",): "--price",
 }
 
 
@@ -94,11 +87,6 @@ class Option:
         if self.field.is_required():
             return inspect.Parameter.empty
         return None if self.field.default_factory is not None else self.field.default
-
-
-def spelled(path: tuple[str, ...]) -> str:
-    """The option for the field at ``path``."""
-    return _NAMES.get(path) or f"--{path[-1].replace('_', '-')}"
 
 
 def options_of(form: type[Form]) -> Iterator[Option]:

@@ -20,6 +20,7 @@ from dray.imports import lasting_imports, without
 from dray.job import current_job
 from dray.job.options.request import JobRequest
 from dray.job.options.resolving import Blocks, NoBlocks
+from dray.job.spelling import called_by_options
 from dray.storage.addresses import without_secret
 
 _OF_SHARD_TASKS = ("tasks.ray_runner", "tasks.infer_shard")  # Prefect among them, for a second or two
@@ -88,7 +89,8 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
         join_early(_OF_SHARD_TASKS)
         server.wait()
     try:
-        state = batch_inference(**parameters, return_state=True)
+        with called_by_options():
+            state = batch_inference(**parameters, return_state=True)
     except Exception as error:  # noqa: BLE001  Prefect's own: the flow's errors are in its state
         return _despite(error)
     finally:

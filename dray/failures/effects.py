@@ -103,7 +103,7 @@ ALLOWANCES: Mapping[Budget, Allowance] = {
         within=0.0,
         then=OnSpent.FAIL,
         advice="resume the job with more memory, or with a smaller max_num_seqs, max_num_batched_tokens or "
-        "max_model_len (dray run --resume)",
+        "max_model_len (`dray run --resume`)",
     ),
     Budget.UNKNOWN: Allowance(
         limit=2, scope="the job, since a row was last answered", within=0.0, then=OnSpent.FAIL

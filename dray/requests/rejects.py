@@ -16,7 +16,7 @@ from dray.requests.validate import BadRow
 from dray.storage.files import open_lines
 from dray.storage.objects import ObjectStoreOptions
 
-SKIP_ADVICE = "--skip-invalid (in Python: skip_invalid) makes error rows of such rows, and runs the others"
+SKIP_ADVICE = "--skip-invalid makes error rows of such rows, and runs the others"
 """What a refusal of rows offers."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dray.driver.events import (
@@ -54,10 +54,14 @@ class Observers:
 
 
 class LogObserver:
-    """Writes the events that have a text into a log; of progress, a line every few seconds."""
+    """Writes the events that have a text into a log; of progress, a line every few seconds.
 
-    def __init__(self, logger: Logger) -> None:
+    ``words`` says a text as the reader of the log knows it.
+    """
+
+    def __init__(self, logger: Logger, words: Callable[[str], str] = str) -> None:
         self._logger = logger
+        self._words = words
         self._last_line = time.monotonic()
 
     def hear(self, event: Event) -> None:
@@ -65,7 +69,7 @@ class LogObserver:
         if isinstance(event, Progressed):
             self._hear_progress(event)
         elif event.text is not None:
-            self._logger.log(getattr(event, "severity", event.level), "%s", event.text)
+            self._logger.log(getattr(event, "severity", event.level), "%s", self._words(event.text))
 
     def _hear_progress(self, event: Progressed) -> None:
         now = time.monotonic()

@@ -27,6 +27,7 @@ from dray.job.options.forms import (
     SamplingOptions,
     shortcut,
 )
+from dray.job.spelling import parameter
 from dray.kinds import Overflow
 from dray.storage.addresses import VARIABLE, names_login
 from dray.storage.files import absolute
@@ -67,7 +68,7 @@ class Request(Form):
         Raises:
             ConfigError: names the fields that cannot be so, and quotes no texts.
         """
-        spelled = spelled or (lambda path: path[-1])
+        spelled = spelled or parameter
         for name in _PLACES:
             place = given.get(name)
             if "" in (place if isinstance(place, list) else [place]):

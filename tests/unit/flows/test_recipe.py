@@ -129,12 +129,15 @@ def test_a_number_of_more_than_64_bits_is_refused_by_its_field(options: dict[str
     [
         ({"system_prompt": "a\0b"}, "system_prompt: a text has a NUL character"),
         ({"input": ["a\0b"]}, "input: a text has a NUL character"),
-        ({"sampling": {"extra": {"stop": ["x", "\0"]}}}, "extra: a text has a NUL character"),
-        ({"sampling": {"extra": {"\0": 1}}}, "extra: a text has a NUL character"),
+        ({"sampling": {"extra": {"stop": ["x", "\0"]}}}, "sampling.extra: a text has a NUL character"),
+        ({"sampling": {"extra": {"\0": 1}}}, "sampling.extra: a text has a NUL character"),
         ({"system_prompt": "\ud800"}, "system_prompt: it cannot be written as JSON"),
         ({"price": float("inf")}, "price inf: a number is not finite"),
-        ({"sampling": {"extra": {"logit_bias": {"1": float("nan")}}}}, "extra: a number is not finite"),
-        ({"engine": {"arguments": {"a": [float("-inf")]}}}, "arguments: a number is not finite"),
+        (
+            {"sampling": {"extra": {"logit_bias": {"1": float("nan")}}}},
+            "sampling.extra: a number is not finite",
+        ),
+        ({"engine": {"arguments": {"a": [float("-inf")]}}}, "engine.arguments: a number is not finite"),
     ],
 )
 def test_what_no_store_could_keep_is_refused_by_its_field(options: dict[str, Any], told: str) -> None:
