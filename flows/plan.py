@@ -7,7 +7,7 @@ from typing import Any
 from prefect import flow, get_run_logger, runtime
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from dray.job.options.resolving import refuse_passwords
+from dray.job.options.resolving import refuse_password, refuse_passwords
 from dray.job.spelling import in_parameters
 from dray.planning import JobPlan, PlanRequest, plan_job
 from dray.planning.wording import HEADER, markdown_of, table_of
@@ -36,6 +36,7 @@ def plan(*values: Any, **options: Any) -> JobPlan:
     """
     request = PlanRequest.of(*values, **options)
     refuse_passwords(request.input, request.rows.query)
+    refuse_password(request.store or "")
     with in_own_run(), in_parameters(PlanRequest):
         logger = get_run_logger()
         found = plan_job(request, PrefectBlocks(), say=logger.info)

@@ -54,6 +54,13 @@ def _parts(value: Any) -> Iterator[Any]:
             yield from _parts(part)
 
 
+def refuse_empty(value: Any) -> Any:
+    """Refuse the value of a variable that is not set: as a path it would be the working directory."""
+    if value == "":
+        raise ValueError("it is empty: leave it out, or give it a value")
+    return value
+
+
 class Form(BaseModel):
     """Fields are labelled with their own names, as in Python and JSON."""
 
@@ -164,6 +171,8 @@ class RowOptions(Form):
         default=False,
         description="Turn invalid rows into error rows instead of refusing the input.",
     )
+
+    _not_empty = field_validator("image_root", "audio_root", "video_root", "query")(refuse_empty)
 
     def shape(self) -> dict[str, Any]:
         """What says how a row of columns becomes a request, by the names of :class:`RowShape`."""

@@ -25,6 +25,7 @@ from dray.job.options.forms import (
     Form,
     RowOptions,
     SamplingOptions,
+    refuse_empty,
     shortcut,
 )
 from dray.job.spelling import parameter
@@ -201,6 +202,8 @@ class JobRequest(Request):
         description="Replace files of another job in the output folder. Without this, dray refuses that "
         "folder.",
     )
+
+    _not_empty = field_validator("store", "cluster", "objects", "plan")(refuse_empty)
 
     @field_validator("completion_window")
     @classmethod

@@ -145,12 +145,21 @@ def store_url(store: str | None, output: str, blocks: Blocks) -> str:
         return file_url(join(output, "dray.db"))
     if store.startswith(BLOCK):
         return blocks.store_url(_name(store))
+    refuse_password(store)
+    return without_variable(store)
+
+
+def refuse_password(store: str) -> None:
+    """Refuse the URL of a store that holds a password.
+
+    Raises:
+        ConfigError: says how else to give it.
+    """
     if holds_password(store):
         raise ConfigError(
             "the store's URL holds a password, or an option that may be one, and would be kept with the run's"
             " parameters: put it into a variable (env:NAME) or a block (block:NAME)"
         )
-    return without_variable(store)
 
 
 def cluster_settings(cluster: str, blocks: Blocks) -> ClusterSettings:

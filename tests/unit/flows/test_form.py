@@ -65,6 +65,14 @@ def test_an_empty_place_is_not_taken_for_the_working_directory(given: tuple[Any,
         JobRequest.of(*given)
 
 
+@pytest.mark.parametrize("name", ["store", "cluster", "objects", "plan", "rows.image_root", "rows.query"])
+def test_a_variable_that_is_not_set_is_not_taken_for_a_value(name: str) -> None:
+    """Rows could read below an image_root that is the working directory."""
+    group, _, field = name.rpartition(".")
+    with pytest.raises(ConfigError, match=rf"^{name}: it is empty: leave it out"):
+        asked(**({group: {field: ""}} if group else {field: ""}))
+
+
 def test_the_flow_takes_the_fields_of_the_request_by_position_or_by_name() -> None:
     """Prefect passes those without a default by position, and the others by name."""
     names = list(JobRequest.model_fields)

@@ -76,6 +76,12 @@ def test_so_is_one_of_a_querys_database(url: str, several: bool) -> None:
         plan.fn(input=url, model="m", rows=rows)
 
 
+def test_a_plans_store_with_a_password_is_refused_as_a_jobs_is() -> None:
+    with pytest.raises(ConfigError, match="the store's URL holds a password") as refused:
+        plan.fn(input="in.jsonl", model="m", store="postgresql://me:hidden@host/db")
+    assert "hidden" not in str(refused.value)
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_a_querys_database_may_stand_in_a_variable(several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_DATABASE", "postgresql://me:hidden-word@host/db")
