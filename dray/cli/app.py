@@ -58,7 +58,7 @@ _RUNS = {"run", "resume"}
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        code = app(list(arguments), exit_on_error=False, print_error=True)
+        code = app(_dedupe_apart(arguments), exit_on_error=False, print_error=True)
     except CycloptsError as error:
         return _refused(error, arguments, 2)  # it has explained itself
     except DrayError as error:
@@ -75,6 +75,18 @@ def run_app(arguments: Sequence[str]) -> int:
         output.explain(failure)
         return _refused(error, arguments, 1, str(failure))
     return code if isinstance(code, int) else 0
+
+
+_OF_DEDUPE = {"always", "true", "false", "yes", "no", "1", "0"}
+
+
+def _dedupe_apart(arguments: Sequence[str]) -> list[str]:
+    """``--dedupe`` with a value of its own: cyclopts would take an input that follows it for one."""
+    words = list(arguments)
+    for place, following in enumerate(words[1:]):
+        if words[place] == "--dedupe" and following.lower() not in _OF_DEDUPE:
+            words[place] = "--dedupe=true"
+    return words
 
 
 def _refused(error: Exception, arguments: Sequence[str], code: int, message: str | None = None) -> int:

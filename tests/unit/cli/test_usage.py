@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dray.cli import early, output
+from dray.cli import early, output, running
 from dray.cli.app import run_app
 from dray.cli.server import PrefectServer
 from dray.errors import ConfigError
@@ -228,3 +228,24 @@ def test_an_export_that_is_refused_makes_no_folder(refused: Refused, tmp_path: P
     refused("export", "other", "--output", str(folder), "--store", str(tmp_path))
     refused("export", "job", "--output", str(folder), "--store", str(tmp_path / "elsewhere"))
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "dedupe"),
+    [
+        (["--dedupe", "in.jsonl"], True),
+        (["--dedupe", "always", "in.jsonl"], "always"),
+        (["--dedupe", "false", "in.jsonl"], False),
+        (["in.jsonl", "--dedupe"], True),
+        (["--dedupe", "--reuse", "in.jsonl"], True),
+        (["in.jsonl"], False),
+    ],
+)
+def test_dedupe_takes_no_input_for_its_value(
+    given: list[str], dedupe: bool | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[JobRequest] = []
+    monkeypatch.setattr(running, "run_job", lambda request, **_: asked.append(request) or 0)
+    assert run_app(["run", "--model", "m", "--output", "o", *given]) == 0
+    [request] = asked
+    assert (request.dedupe, [Path(one).name for one in request.input]) == (dedupe, ["in.jsonl"])
