@@ -28,7 +28,9 @@ app = App(
     name="dray",
     help=ABOUT,
     help_format="plaintext",
-    default_parameter=Parameter(negative=(), show_default=lambda value: None if value is False else value),
+    default_parameter=Parameter(
+        negative=(), show_default=lambda value: None if value is False or value == [] else value
+    ),
     version=__version__,
     result_action="return_value",
 )
@@ -239,8 +241,15 @@ def report(
 @app.command
 def doctor(
     *,
-    model: str | None = None,
-    store: StoreOption = None,
+    model: Annotated[
+        str | None,
+        Parameter(
+            help="Model to look at: folder or URI. With --calibrate: the folder of one to measure with."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None, Parameter(help="Result store to look at: URL, env:NAME or a run's output folder.")
+    ] = None,
     calibrate: Annotated[
         bool,
         Parameter(
@@ -249,7 +258,9 @@ def doctor(
     ] = False,
     price: Annotated[
         float | None,
-        Parameter(validator=validators.Number(gte=0), help="Dollars per hour of this machine."),
+        Parameter(
+            validator=validators.Number(gte=0), help="With --calibrate: dollars per hour of this machine."
+        ),
     ] = None,
     json: Json = False,
 ) -> int:
@@ -258,6 +269,8 @@ def doctor(
         from dray.cli.calibrating import calibrate as measure
 
         return measure(model, price, json=json)
+    if price is not None:
+        raise ConfigError("--price goes with --calibrate")
     from dray.cli.doctor import examine
 
     return examine(model, store, json=json)

@@ -150,8 +150,8 @@ class RowOptions(Form):
     )
     keep_columns: list[str] = Field(
         default=[],
-        description="Column to write beside each answer, in Parquet as a column, in JSON lines in an object "
-        "named row. Give the option once for each column.",
+        description="Columns to write beside each answer, in Parquet as columns, in JSON lines in an object "
+        "named row. On a command line, give the option once for each.",
     )
     query: str | None = Field(
         default=None,

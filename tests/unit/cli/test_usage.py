@@ -127,6 +127,7 @@ def test_a_field_that_no_request_has_is_refused_for_the_simulated_engine_too(
         (["run", "in.jsonl", "--model", "m"], "--output"),
         (["status", "--bogus"], "--bogus"),
         (["jobs", "--limit", "0"], "--limit"),
+        (["doctor", "--price", "2"], "--price goes with --calibrate"),
         (["run", "in.jsonl", "--model", "m", "--output", "o", "--max-tokens", "many"], "--max-tokens"),
     ],
 )
