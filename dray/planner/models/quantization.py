@@ -1,6 +1,7 @@
 """Which parts of a checkpoint are quantized, and how: what ``quantization_config`` says.
 
-The forms are those that vLLM 0.32 loads: fp8, compressed-tensors, modelopt, AWQ, GPTQ, bitsandbytes, MXFP4.
+The forms are those that vLLM 0.32 loads: fp8, compressed-tensors, modelopt, AWQ, GPTQ, MXFP4; with
+vLLM's plugin for it, bitsandbytes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from dray.planner.models.fields import Fields
 from dray.planner.models.formats import FORMATS, Format, grouped
 
-_IGNORING = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+_IGNORING = (
+    "modules_to_not_convert",
+    "ignore",
+    "ignored_layers",
+    "exclude_modules",
+    "llm_int8_skip_modules",
+)
 _ALGORITHMS = {
     "FP8": "fp8",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
@@ -81,13 +89,20 @@ def _kv_format(found: Fields) -> str | None:
 
 def _block(found: Fields) -> int:
     """The larger side of a block with one scale, or the size of a group; 1 where rows have scales."""
-    size = found.get("weight_block_size")
+    size = found.get("weight_block_size") or _block_of_group(found)
     sides = [one for one in size if type(one) is int and one > 0] if isinstance(size, list) else []
     if sides:
         return max(sides)
     if str(found.get("quant_method") or "").lower() in ("awq", "gptq", "awq_marlin", "gptq_marlin"):
         return max(1, _group_size(found))
     return 1
+
+
+def _block_of_group(found: Fields) -> Any:
+    """The same in compressed-tensors' words; None where it has other scales."""
+    group = _first_group(found)
+    weights = group.inner("weights") if group is not None else None
+    return None if weights is None else weights.get("block_structure")
 
 
 def _format(found: Fields) -> Format:
@@ -126,10 +141,14 @@ def _algorithm(found: Fields) -> Format:
     )
 
 
-def _compressed(found: Fields) -> Format:
+def _first_group(found: Fields) -> Fields | None:
     """The first group of compressed-tensors; other groups differ in few layers."""
     groups = found.inner("config_groups")
-    group = groups.inner(next(iter(groups.values), "")) if groups is not None else None
+    return groups.inner(next(iter(groups.values), "")) if groups is not None else None
+
+
+def _compressed(found: Fields) -> Format:
+    group = _first_group(found)
     weights = group.inner("weights") if group is not None else None
     if group is None or weights is None:
         raise found.error("the field 'quantization_config.config_groups' names no weights")

@@ -68,6 +68,21 @@ def test_a_share_of_the_layers_may_be_ignored() -> None:
     assert counts["bf16"] * 15 == counts["fp8"]
 
 
+def test_modules_that_bitsandbytes_skips_stay_as_they_are() -> None:
+    skipped = {"load_in_4bit": True, "llm_int8_skip_modules": ["lm_head", "model.layers.0.mlp"]}
+    model = quantized({"quant_method": "bitsandbytes", **skipped})
+    counts = {part.format: part.parameters for part in model.parts if part.name == "mlp"}
+    assert counts["bf16"] * 31 == counts["int4"]
+
+
+def test_blocks_of_compressed_tensors_are_those_of_fp8() -> None:
+    """vLLM refuses to split either within a block (validate_fp8_block_shape)."""
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+    said = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
+    assert quantized(said).block == quantized({"quant_method": "fp8", "weight_block_size": [128, 128]}).block
+    assert quantized({**said, "config_groups": {"group_0": FP8_GROUP}}).block == 1
+
+
 def test_published_sizes_of_quantized_checkpoints() -> None:
     """gpt-oss-20b: 12.8 GiB (model card, arXiv 2508.10925, table 1)."""
     assert model_facts(GPT_OSS_20B).weight_bytes / 2**30 == pytest.approx(12.8, rel=0.01)
