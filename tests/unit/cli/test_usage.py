@@ -127,6 +127,12 @@ def test_a_field_that_no_request_has_is_refused_for_the_simulated_engine_too(
         (["run", "in.jsonl", "--model", "m"], "--output"),
         (["status", "--bogus"], "--bogus"),
         (["jobs", "--limit", "0"], "--limit"),
+        (["run", "in.jsonl", "--model", "m", "--output", "o", "--max-tokens", "1.5"], "not a whole number"),
+        (["run", "in.jsonl", "--model", "m", "--output", "o", "--replicas", "1.5"], "--replicas: "),
+        (
+            ["plan", "in.jsonl", "--model", "m", "--sample", "1.5"],
+            "not a whole number",
+        ),
         (["doctor", "--price", "2"], "--price goes with --calibrate"),
         (["run", "in.jsonl", "--model", "m", "--output", "o", "--max-tokens", "many"], "--max-tokens"),
     ],
@@ -246,7 +252,12 @@ def test_dedupe_takes_no_input_for_its_value(
     given: list[str], dedupe: bool | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[JobRequest] = []
-    monkeypatch.setattr(running, "run_job", lambda request, **_: asked.append(request) or 0)
+
+    def run(request: JobRequest, *, json: bool) -> int:
+        asked.append(request)
+        return int(json)
+
+    monkeypatch.setattr(running, "run_job", run)
     assert run_app(["run", "--model", "m", "--output", "o", *given]) == 0
     [request] = asked
     assert (request.dedupe, [Path(one).name for one in request.input]) == (dedupe, ["in.jsonl"])
