@@ -132,6 +132,8 @@ def test_a_job_at_rest_says_why_and_what_to_do(store: Store) -> None:
     assert "retries   1 after SPOT" in lines
     assert lines[-1] == "next      `dray resume tickets --store out` goes on; finished rows are kept"
     assert not [line for line in lines if line.startswith(("rate", "replicas"))]
+    spaced = status_lines(facts_of(store, store.get_job("tickets")), now=store.now(), store="my out")
+    assert "`dray resume tickets --store 'my out'` goes on" in spaced[-1]
 
 
 @pytest.mark.parametrize("reference", ["postgresql://me:hidden@host/db", "postgresql://h/db?password=hidden"])
