@@ -120,6 +120,8 @@ def test_a_refused_input_fails_before_any_engine_starts(tmp_path: Path) -> None:
     run = last_run()
     assert run.state is not None
     assert run.state.is_failed()
+    for told in (str(refused.value), run.state.message, state_of(run, "ingest").message):
+        assert "rows.skip_invalid makes error rows" in str(told)  # of the form that Prefect shows
     assert not {"start replicas", "shard 0"} & set(task_runs(run))
     assert not (tmp_path / "out" / "output.jsonl").exists()
 
