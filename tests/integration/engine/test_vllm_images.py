@@ -135,7 +135,7 @@ def test_an_image_that_a_row_found_in_the_cache_stays_for_the_row(quiet_vllm: No
     """vLLM puts the row's new images in before it takes that one out: it was gone, and the row refused."""
     from vllm.multimodal.inputs import MultiModalKwargsItem
 
-    from dray.engine.vllm_adapter.image_cache import RowCache
+    from dray.engine.vllm_adapter.media.image_cache import RowCache
 
     config = SimpleNamespace(mm_processor_cache_gb=1000 / 2**30)
     cache = RowCache(SimpleNamespace(get_multimodal_config=lambda: config))

@@ -68,7 +68,7 @@ class ImageSettings:
             return
         from vllm.multimodal import image
 
-        from dray.engine.vllm_adapter.image_cache import RowCache
+        from dray.engine.vllm_adapter.media.image_cache import RowCache
 
         image.ALLOWED_IMAGE_FORMATS = tuple(one for one in image.ALLOWED_IMAGE_FORMATS if one in FORMATS)
         tell_once(_TOLD_EACH_TIME)  # of its threads, twice for each image
