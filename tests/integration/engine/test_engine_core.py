@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 CORE = "dray.engine.vllm_adapter.core.process"
 """What stands in the command of a core's process."""
 
-BODIES = 200
+BODIES = 120
 EXECUTORS = "tests.support.broken_executors"
 SECRET = {"name": "x", "schema": {"enum": ["secret words"]}}
 
