@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tests.support.command import dray, run_arguments
+from tests.support.answered import answered
 from tests.support.listening_model import write_listening_model
 from tests.support.speech_model import sound
 
@@ -42,17 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, inputs: Path, model: Path, *options: str) -> dict[str, str]:
-    """The answers by id; rows without one have their error's code."""
-    arguments = run_arguments(inputs, folder / "out", *options, *ENGINE, engine="vllm", model=str(model))
-    ended = dray(folder, *arguments, timeout=400)
-    assert ended.code == 0, ended.stderr
-    found = {}
-    for name in ("output", "errors"):
-        for line in (folder / "out" / f"{name}.jsonl").read_text().splitlines():
-            row = json.loads(line)
-            error, body = row["error"], row["response"]["body"]
-            found[row["custom_id"]] = error["code"] if error else body["choices"][0]["message"]["content"]
-    return found
+    return answered(folder, inputs, model, *options, *ENGINE)
 
 
 def asked(content: bytes) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tests.support.command import dray, run_arguments
+from tests.support.answered import answered
 from tests.support.seeing_model import asking, picture, write_seeing_model
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -34,20 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, inputs: Path, model: Path, *options: str) -> dict[str, str]:
-    """The answers by id; rows without one have their error's code."""
-    arguments = run_arguments(inputs, folder / "out", *options, engine="vllm", model=str(model))
-    ended = dray(folder, *arguments, timeout=300)
-    assert ended.code == 0, ended.stderr
-    found = {}
-    for name in ("output", "errors"):
-        for line in (folder / "out" / f"{name}.jsonl").read_text().splitlines():
-            row = json.loads(line)
-            error, body = row["error"], row["response"]["body"]
-            found[row["custom_id"]] = error["code"] if error else body["choices"][0]["message"]["content"]
-    return found
-
-
 def test_files_and_cells_get_the_same_answers(tmp_path: Path, model: Path, folder: Path) -> None:
     names = [*(f"{number}.png" for number in range(PICTURES)), "bad.png", "gone.png"]
     requests = tmp_path / "requests.jsonl"
@@ -68,8 +54,8 @@ def test_files_and_cells_get_the_same_answers(tmp_path: Path, model: Path, folde
     cells = [{"bytes": (folder / name).read_bytes(), "path": None} for name in names[:-1]]
     columns: dict[str, list[Any]] = {"id": names[:-1], "q": [QUESTION] * len(cells), "image": cells}
     parquet.write_table(pyarrow.table(columns), tmp_path / "table.parquet")
-    named = run(tmp_path / "named", requests, model, "--image-root", str(folder))
-    held = run(
+    named = answered(tmp_path / "named", requests, model, "--image-root", str(folder))
+    held = answered(
         tmp_path / "held",
         tmp_path / "table.parquet",
         model,
