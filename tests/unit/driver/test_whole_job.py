@@ -298,7 +298,7 @@ def test_an_expired_job_whose_files_cannot_be_written_stays_expired(
 def test_a_job_whose_time_is_over_before_its_weights_are_read_again_expires(
     make_settings: Callable[..., JobSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver died, and nobody came back in time. Weights of a real model take longer than a look."""
+    """Its driver died, and no other one came in time. Weights of a real model take longer than a look."""
     settings = make_settings(replicas=1, job_id="job", shard_rows=10)
     with pytest.raises(EngineStartError):
         _run(settings, [], Script(most=0))
