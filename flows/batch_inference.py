@@ -23,7 +23,7 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.checks import check_arguments
 from dray.job.options.dated import dated
 from dray.job.options.resolving import cluster_settings, job_settings
-from dray.job.spelling import as_parameters, in_parameters
+from dray.job.options.spelling import as_parameters, in_parameters
 from dray.store import JobState, store_option
 from flows.naming import named, named_input
 from flows.parameters import JobRequest, parameters_of

@@ -8,7 +8,7 @@ from prefect import flow, get_run_logger, runtime
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from dray.job.options.resolving import refuse_password, refuse_passwords
-from dray.job.spelling import in_parameters
+from dray.job.options.spelling import in_parameters
 from dray.planning import JobPlan, PlanRequest, plan_job
 from dray.planning.wording import HEADER, markdown_of, table_of
 from flows.naming import named, named_input

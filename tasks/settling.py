@@ -27,7 +27,7 @@ from prefect.context import FlowRunContext
 from prefect.states import Completed
 
 from dray.job.options.request import JobRequest
-from dray.job.spelling import in_parameters
+from dray.job.options.spelling import in_parameters
 from tasks.flushing import flush_prefect
 
 _SECONDS = 5.0  # for events that are on their way

@@ -19,7 +19,7 @@ from dray.errors import JobBlockedError, JobChangedError, StoreError
 from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.ending.result import JobResult
 from dray.job.options.request import JobRequest
-from dray.job.spelling import as_parameters
+from dray.job.options.spelling import as_parameters
 from dray.store import JobState
 from tasks.events import tell_of_job
 from tasks.flushing import flush_prefect

@@ -133,7 +133,7 @@ def resume(
     from dray.cli.running import run_job
     from dray.job.current_job import begun_before
     from dray.job.options.request import JobRequest
-    from dray.job.spelling import spelled
+    from dray.job.options.spelling import spelled
 
     recipe = with_limits(
         recipe_of(job_id, store), replicas=replicas, deadline=deadline, budget=budget, price=price

@@ -15,7 +15,7 @@ from dray.cli.output import printable
 from dray.errors import ConfigError
 from dray.job.options.forms import GROUPS, Form
 from dray.job.options.request import JobRequest
-from dray.job.spelling import spelled
+from dray.job.options.spelling import spelled
 
 Command = TypeVar("Command", bound=Callable[..., int])
 

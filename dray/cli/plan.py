@@ -13,7 +13,7 @@ from dray.cli.help import JSON_HELP, OUTPUT, REQUIRED
 from dray.cli.options import given_by, options_of, with_options
 from dray.job.options.request import BLOCK
 from dray.job.options.resolving import Blocks
-from dray.job.spelling import spelled
+from dray.job.options.spelling import spelled
 from dray.planning.request import PlanRequest
 
 _OPTIONS = tuple(options_of(PlanRequest))

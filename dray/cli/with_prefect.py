@@ -20,7 +20,7 @@ from dray.imports import lasting_imports, without
 from dray.job import current_job
 from dray.job.options.request import JobRequest
 from dray.job.options.resolving import Blocks, NoBlocks
-from dray.job.spelling import called_by_options
+from dray.job.options.spelling import called_by_options
 from dray.storage.addresses import without_secret
 
 _OF_SHARD_TASKS = ("tasks.ray_runner", "tasks.infer_shard")  # Prefect among them, for a second or two

@@ -28,7 +28,7 @@ from dray.job.options.forms import (
     refuse_empty,
     shortcut,
 )
-from dray.job.spelling import parameter
+from dray.job.options.spelling import parameter
 from dray.kinds import Overflow
 from dray.storage.addresses import VARIABLE, names_login
 from dray.storage.files import absolute
