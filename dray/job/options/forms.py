@@ -11,7 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from dray.job.options.replica_range import read_range
 from dray.kinds import KindName, kind_named
@@ -225,6 +225,14 @@ class SamplingOptions(Form):
         default_factory=dict,
         description="Any other field of the request body, for example response_format.",
     )
+
+    @field_validator("extra")
+    @classmethod
+    def _says_nothing_else(cls, extra: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        for name in extra.keys() & info.data.keys():
+            if info.data[name] is not None and info.data[name] != extra[name]:
+                raise ValueError(f"sets {name}, which is given by its own name too, with another value")
+        return extra
 
     def fields(self) -> dict[str, Any]:
         """The OpenAI body fields that are set."""

@@ -48,6 +48,12 @@ def test_a_field_that_is_given_twice_with_two_values_is_refused_and_not_quoted()
         asked(rows=RowOptions(system_prompt="secret"), system_prompt="other")
 
 
+def test_a_field_that_is_given_again_among_the_other_fields_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^sampling.extra: sets max_tokens, .* with another value$"):
+        asked(max_tokens=6, sampling={"extra": {"max_tokens": 5, "stop": ["\n"]}})
+    assert asked(max_tokens=6, sampling={"extra": {"max_tokens": 6}}).sampling.fields() == {"max_tokens": 6}
+
+
 def test_a_usual_field_is_checked_as_in_its_group() -> None:
     with pytest.raises(ConfigError, match=r"^temperature -1: .*greater than or equal to 0"):
         asked(temperature=-1)
