@@ -111,7 +111,8 @@ class _Agents:
 
     def __init__(self, job: OpenJob) -> None:
         assert job.weights is not None
-        self._agents = NodeAgents(job.weights, job.settings.model_access, job.job_id)
+        holder = f"{job.job_id} of {job.lease.owner}"  # another store may have a job of this name
+        self._agents = NodeAgents(job.weights, job.settings.model_access, holder)
 
     def look(self) -> list[ModelProgress]:
         """How far each is; the first time tells all to begin."""

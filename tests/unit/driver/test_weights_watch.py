@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -54,6 +55,26 @@ def test_an_error_that_is_not_drays_ends_no_watch(monkeypatch: pytest.MonkeyPatc
     assert [one.line for one in told if isinstance(one, Warned)] == [
         "looking at the nodes' weights: KeyError"
     ]
+
+
+def test_jobs_of_one_name_in_two_stores_hold_the_model_each_for_itself(
+    make_settings: Callable[..., JobSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of one let go of the other's model: a third job could take its room."""
+    holders: list[str] = []
+
+    def agents(manifest: Manifest, access: object, holder: str) -> object:
+        holders.append(holder)
+        return SimpleNamespace(look=list, count=0, drop=lambda remove: None)
+
+    monkeypatch.setattr(weights_watch, "NodeAgents", agents)
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        settings = make_settings(job_id="job", output=str(folder), store_url=f"sqlite:///{folder}/dray.db")
+        job = open_job(settings)
+        with weights_on(replace(job, weights=cast("Manifest", object())), None, print, print):
+            pass
+    assert len(set(holders)) == 2
 
 
 def test_a_job_without_a_row_left_fetches_no_model(
