@@ -301,7 +301,7 @@ def s3_client(options: ObjectStoreOptions | None) -> S3Client:
     extra = {name.removeprefix("aws_"): value for name, value in options.extra}
     anonymous = is_anonymous("s3", extra)
     config = Config(
-        retries={"mode": "standard", "max_attempts": 6},
+        retries={"mode": "standard", "max_attempts": 10},  # about a minute: answers wait to be published
         # As obstore does it: many stores of S3's kind know neither names of buckets in hosts nor checksums.
         s3={"addressing_style": "path" if options.endpoint else "auto"},
         request_checksum_calculation="when_required",
