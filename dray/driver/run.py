@@ -22,6 +22,7 @@ from dray.driver.replicas.pool import ReplicaPool
 from dray.driver.replicas.readiness import Readiness
 from dray.driver.resting import put_to_rest
 from dray.driver.shard_tasks.idling import IdleWatch, bound_tasks
+from dray.driver.shard_tasks.reach import ReachWatch
 from dray.driver.shard_tasks.shards import ShardTasks
 from dray.driver.shard_tasks.slots import mean_rows
 from dray.driver.telling.observers import Observers
@@ -98,6 +99,7 @@ class Driver:
         )
         self._readiness = Readiness(self._pool, emit, lambda: self._scaling.awaits_spot)
         self._progress = JobProgress(job, emit)
+        self._reach = ReachWatch(fleet, job.settings.store_url, emit)
         self._spool = SpoolWatch(job.job_id, emit)
         self._outage = StoreOutage(emit)
         self._schedule = Schedule(self._intervals)
@@ -179,6 +181,7 @@ class Driver:
         if self._outage.away:
             self._schedule.repeat()
             self._tasks.forget_lapsed()
+            self._reach.doubt()
         self._tell_observers()
 
     def _checked_step(self) -> None:
@@ -247,6 +250,8 @@ class Driver:
             self._scaling.look(store)
         if self._schedule.due("idle"):
             self._idle.look(store)
+        if self._schedule.due("reach"):
+            self._reach.look()
         if self._schedule.due("spool"):
             self._spool.look(store)
         if self._schedule.due("account"):

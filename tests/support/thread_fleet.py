@@ -18,6 +18,7 @@ from dray.cluster.base import ClusterInfo, Node
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.losses import NodeFacts
 from dray.cluster.ray_fleet import Began
+from dray.cluster.store_reach import Reached
 from dray.engine.client import ReplicaClient
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.replica import FLUSH_SECONDS, Replica, ReplicaStatus, Whereabouts
@@ -209,6 +210,9 @@ class ThreadFleet:
 
     def no_place_for_tasks(self) -> str | None:
         return None
+
+    def store_reach(self, store_url: str) -> list[Reached] | None:
+        return []
 
     def notices(self) -> list[tuple[Node, Notice]]:
         with self._guard:

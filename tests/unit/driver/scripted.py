@@ -13,6 +13,7 @@ from dray.cluster.base import ClusterInfo, Node
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.losses import NodeFacts
 from dray.cluster.ray_fleet import Began
+from dray.cluster.store_reach import Reached
 from dray.driver.events import Event
 from dray.driver.executor import TaskEnd
 from dray.driver.intervals import Intervals
@@ -134,6 +135,7 @@ class ScriptedFleet:
         self.looks = 0
         self.place: str | None = NODE.node_id  # of the processes that are launched
         self.no_place: str | None = None
+        self.reached: list[Reached] | None = []
         self.seen: Capacity | None = capacity_of(self.info.nodes)
         self._scripts = [list(script) for script in scripts]
 
@@ -150,6 +152,9 @@ class ScriptedFleet:
 
     def no_place_for_tasks(self) -> str | None:
         return self.no_place
+
+    def store_reach(self, store_url: str) -> list[Reached] | None:
+        return self.reached
 
     def notices(self) -> list[tuple[Node, Notice]]:
         self.looks += 1

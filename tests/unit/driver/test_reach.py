@@ -1,0 +1,63 @@
+"""Stable nodes that cannot open the store: the driver hears of it within its first steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from dray.cluster.store_reach import Reached
+from dray.driver.events import Event, Warned
+from dray.driver.shard_tasks.reach import ReachWatch
+from dray.errors import JobBlockedError
+from tests.unit.driver.scripted import ScriptedFleet
+
+STORE = "postgresql://dray:secret@localhost/dray"
+WELL, AWAY = Reached("head", None), Reached("worker", "store postgresql dray: the connection was refused")
+
+
+def _told(*answers: Reached) -> list[Event]:
+    told, fleet = list[Event](), ScriptedFleet()
+    fleet.reached = list(answers)
+    watch = ReachWatch(fleet, STORE, told.append)
+    watch.look()
+    watch.look()
+    return told
+
+
+def test_nodes_that_open_the_store_are_not_told_of() -> None:
+    assert _told() == _told(WELL) == _told(WELL, WELL) == []
+
+
+def test_a_node_among_others_that_cannot_open_the_store_is_named_once() -> None:
+    [event] = _told(WELL, AWAY)
+    assert isinstance(event, Warned)
+    assert event.text.startswith(
+        "this driver can open the store, and 1 of 2 stable nodes cannot "
+        "(on worker: store postgresql dray: the connection was refused); shard tasks write to it from there"
+    )
+
+
+def test_a_store_that_no_stable_node_can_open_blocks_the_job() -> None:
+    with pytest.raises(JobBlockedError, match=r"and 1 stable node cannot \(on worker: .*not localhost"):
+        _told(AWAY)
+
+
+def test_answers_of_a_time_without_a_store_for_the_driver_too_are_asked_for_again() -> None:
+    told, fleet = list[Event](), ScriptedFleet()
+    watch = ReachWatch(fleet, STORE, told.append)
+    fleet.reached = None
+    watch.look()
+    watch.doubt()
+    fleet.reached = [AWAY]
+    watch.look()
+    with pytest.raises(JobBlockedError):
+        watch.look()
+
+
+def test_nothing_is_said_while_a_node_has_to_answer() -> None:
+    told, fleet = list[Event](), ScriptedFleet()
+    watch = ReachWatch(fleet, STORE, told.append)
+    fleet.reached = None
+    watch.look()
+    fleet.reached = [AWAY]
+    with pytest.raises(JobBlockedError):
+        watch.look()
