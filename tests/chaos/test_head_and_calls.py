@@ -150,7 +150,7 @@ def test_a_node_that_hibernates_at_once(spot_nodes: SpotNodes, tmp_path: Path) -
     released = time.monotonic() - frozen
     figures = job.finished(run)
     print(f"hibernated: its shards were given back after {released:.1f} s; {figures}")
-    assert job.causes() == {"SPOT"}
+    assert job.causes() <= {"SPOT"}  # none where the replica gave its last row back before it froze
     assert job.charges() == []
     [notice] = job.notices()
     assert notice.action == "hibernate"
