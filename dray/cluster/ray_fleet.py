@@ -12,7 +12,7 @@ from dray.cluster.capacity import Capacity, capacity_now, no_place_for_tasks
 from dray.cluster.losses import NodeFacts, diagnose, is_gone
 from dray.cluster.placing import actor_options, in_group, let_go, reserve
 from dray.cluster.ray_private import drain, node_of, nodes_of_group
-from dray.cluster.store_reach import Reached, StoreReach
+from dray.cluster.reach import Needs, NodeReach, Reached
 from dray.cluster.watching import NodeWatchers
 from dray.engine.client import RayReplica
 from dray.engine.part_ends import take_end
@@ -43,7 +43,7 @@ class RayFleet:
         self._watchers = NodeWatchers()
         self._unreachable: set[str] = set()
         self._processes: list[RayReplicaProcess] = []
-        self._reach: StoreReach | None = None
+        self._reach: NodeReach | None = None
 
     def launch(
         self, name: str, spec: EngineSpec, ask: ReplicaResources, *, avoid: Collection[str]
@@ -87,11 +87,11 @@ class RayFleet:
         """Why Ray starts no shard task; None where it can."""
         return no_place_for_tasks(self.info.stable_resource)
 
-    def store_reach(self, store_url: str) -> list[Reached] | None:
-        """What the stable nodes say of the store; None while one has to answer."""
+    def reach(self, needs: Needs) -> list[Reached] | None:
+        """What the stable nodes say that they reach; None while one has to answer."""
         if self.info.own:  # this process's own node
             return []
-        self._reach = self._reach or StoreReach(self.info, store_url)
+        self._reach = self._reach or NodeReach(self.info, needs)
         answers = self._reach.look()
         if answers is not None:
             self._reach = None

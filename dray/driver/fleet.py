@@ -13,7 +13,7 @@ from dray.cluster.base import ClusterInfo, Node
 from dray.cluster.capacity import Capacity
 from dray.cluster.losses import NodeFacts
 from dray.cluster.ray_fleet import Began
-from dray.cluster.store_reach import Reached
+from dray.cluster.reach import Needs, Reached
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
 from dray.notices.notice import Notice
@@ -86,8 +86,8 @@ class Fleet(Protocol):
     def no_place_for_tasks(self) -> str | None:
         """Why no shard task can start; None where one can."""
 
-    def store_reach(self, store_url: str) -> list[Reached] | None:
-        """What the stable nodes say of the store; None while one has to answer.
+    def reach(self, needs: Needs) -> list[Reached] | None:
+        """What the stable nodes say that they reach; None while one has to answer.
 
         A call asks them where none before has, or their answers were given.
         """

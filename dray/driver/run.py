@@ -22,7 +22,7 @@ from dray.driver.replicas.pool import ReplicaPool
 from dray.driver.replicas.readiness import Readiness
 from dray.driver.resting import put_to_rest
 from dray.driver.shard_tasks.idling import IdleWatch, bound_tasks
-from dray.driver.shard_tasks.reach import ReachWatch
+from dray.driver.shard_tasks.reach import ReachWatch, needs_of
 from dray.driver.shard_tasks.shards import ShardTasks
 from dray.driver.shard_tasks.slots import mean_rows
 from dray.driver.telling.observers import Observers
@@ -99,7 +99,7 @@ class Driver:
         )
         self._readiness = Readiness(self._pool, emit, lambda: self._scaling.awaits_spot)
         self._progress = JobProgress(job, emit)
-        self._reach = ReachWatch(fleet, job.settings.store_url, emit)
+        self._reach = ReachWatch(fleet, needs_of(job.settings, shards), emit)
         self._spool = SpoolWatch(job.job_id, emit)
         self._outage = StoreOutage(emit)
         self._schedule = Schedule(self._intervals)

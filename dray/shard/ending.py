@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dray.codes import ErrorCode
-from dray.errors import DrayError, ExpiredError, StoreError, raised_at
+from dray.errors import DrayError, ExpiredError, JobFailedError, StoreError, raised_at
 from dray.failures.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
 from dray.failures.conditions import is_spot
 from dray.failures.effects import OnShard, OnTask, Wait
@@ -95,7 +95,9 @@ class Ending:
             decision, receipt, unread = self._put_off(decision, cannot, charged), None, True
         shard = standing.shard
         kept = f"{self.place.host}: {shard.rows - shard.remaining} of {shard.rows} rows are kept"
-        if isinstance(error, StoreError):  # its own words: they say what to do, and quote nothing
+        if isinstance(
+            error, StoreError | JobFailedError
+        ):  # their own words say what to do, and quote nothing
             kept = f"{error}; {kept}"
         return AttemptResult(
             how=_how(decision, receipt),

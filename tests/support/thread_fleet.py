@@ -18,7 +18,7 @@ from dray.cluster.base import ClusterInfo, Node
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.losses import NodeFacts
 from dray.cluster.ray_fleet import Began
-from dray.cluster.store_reach import Reached
+from dray.cluster.reach import Needs, Reached
 from dray.engine.client import ReplicaClient
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.replica import FLUSH_SECONDS, Replica, ReplicaStatus, Whereabouts
@@ -211,7 +211,7 @@ class ThreadFleet:
     def no_place_for_tasks(self) -> str | None:
         return None
 
-    def store_reach(self, store_url: str) -> list[Reached] | None:
+    def reach(self, needs: Needs) -> list[Reached] | None:
         return []
 
     def notices(self) -> list[tuple[Node, Notice]]:

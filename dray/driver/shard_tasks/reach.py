@@ -1,27 +1,34 @@
-"""A store that the driver has opened, and the stable nodes cannot: no shard task could commit a row."""
+"""What the driver reaches and the stable nodes do not: without it no shard task could commit a row there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from dray.cluster.store_reach import Reached
+from dray.cluster.reach import Needs
 from dray.driver.events import Event, Warned
 from dray.driver.fleet import Fleet
 from dray.errors import JobBlockedError
+from dray.job.options.settings import JobSettings
 from dray.report.wording import plural
+from dray.store import Shard
 
-_ADVICE = (
+_STORE = (
     "shard tasks write to it from there: give --store an address that those nodes reach (not localhost), and "
-    "a password that they have too (PGPASSWORD and .pgpass are this machine's alone)"
+    "a password that they have too (PGPASSWORD and .pgpass are this machine's alone); "
+    "then `dray resume` goes on"
+)
+_REQUESTS = (
+    "shard tasks read them there: the output folder, in which they lie, must be one that those nodes have at "
+    "the same path, or an object store; start the job anew, under a new id, with another --output"
 )
 
 
 class ReachWatch:
-    """Has the stable nodes say, beside the start of the engines, whether they can open the store."""
+    """Has the stable nodes say, beside the start of the engines, whether they reach store and requests."""
 
-    def __init__(self, fleet: Fleet, store_url: str, emit: Callable[[Event], None]) -> None:
+    def __init__(self, fleet: Fleet, needs: Needs, emit: Callable[[Event], None]) -> None:
         self._fleet = fleet
-        self._store_url = store_url
+        self._needs = needs
         self._emit = emit
         self._known = False
         self._doubtful = False
@@ -34,25 +41,34 @@ class ReachWatch:
         """Look whether all have answered, and tell what is wrong.
 
         Raises:
-            JobBlockedError: none of them can open it.
+            JobBlockedError: none of them reaches the store, or the requests.
         """
-        answers = None if self._known else self._fleet.store_reach(self._store_url)
+        answers = None if self._known else self._fleet.reach(self._needs)
         if answers is None:
             return
         if self._doubtful:  # the next look asks again
             self._doubtful = False
             return
         self._known = True
-        refusals = [one for one in answers if one.refusal is not None]
+        self._tell("open the store", [(one.host, one.store) for one in answers], _STORE)
+        read = f"read the requests in {self._needs.requests}"
+        self._tell(read, [(one.host, one.requests) for one in answers], _REQUESTS)
+
+    def _tell(self, what: str, answers: Sequence[tuple[str, str | None]], advice: str) -> None:
+        """``answers`` has what is wrong on each node, None where nothing is."""
+        refusals = [f"on {host}: {why}" for host, why in answers if why is not None]
         if not refusals:
             return
-        told = _told(refusals, of=len(answers))
-        if len(refusals) == len(answers):
-            raise JobBlockedError(f"{told}; when that is mended, `dray resume` goes on")
+        everywhere = len(refusals) == len(answers)
+        nodes = plural(len(answers), "stable node")
+        count = nodes if everywhere else f"{len(refusals)} of {nodes}"
+        told = f"this driver can {what}, and {count} cannot ({refusals[0]}); {advice}"
+        if everywhere:
+            raise JobBlockedError(told)
         self._emit(Warned(line=told))
 
 
-def _told(refusals: list[Reached], *, of: int) -> str:
-    first = refusals[0]
-    count = plural(of, "stable node") if len(refusals) == of else f"{len(refusals)} of {of} stable nodes"
-    return f"this driver can open the store, and {count} cannot (on {first.host}: {first.refusal}); {_ADVICE}"
+def needs_of(settings: JobSettings, shards: Sequence[Shard]) -> Needs:
+    """What shard tasks of the job need: the first of the shards stands for all."""
+    requests = shards[0].uri if shards else None
+    return Needs(store_url=settings.store_url, requests=requests, options=settings.objects)

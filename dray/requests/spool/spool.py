@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from socket import gethostname
 from typing import Any
 
 import orjson
@@ -159,7 +160,8 @@ def _whole(uri: str, offset: int, length: int, options: ObjectStoreOptions | Non
             yield block
     except FileNotFoundError as error:
         raise JobFailedError(
-            f"{uri}: the job's requests are gone; start the job anew, under a new id"
+            f"{uri}: the job's requests are not there on {gethostname()}: its output folder must be one that "
+            "all stable nodes have at the same path, or an object store; start the job anew, under a new id"
         ) from error
     if missing:
         raise JobFailedError(f"{uri}: {missing} bytes of the job's requests are missing; start the job anew")

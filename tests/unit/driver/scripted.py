@@ -13,7 +13,7 @@ from dray.cluster.base import ClusterInfo, Node
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.losses import NodeFacts
 from dray.cluster.ray_fleet import Began
-from dray.cluster.store_reach import Reached
+from dray.cluster.reach import Needs, Reached
 from dray.driver.events import Event
 from dray.driver.executor import TaskEnd
 from dray.driver.intervals import Intervals
@@ -153,7 +153,7 @@ class ScriptedFleet:
     def no_place_for_tasks(self) -> str | None:
         return self.no_place
 
-    def store_reach(self, store_url: str) -> list[Reached] | None:
+    def reach(self, needs: Needs) -> list[Reached] | None:
         return self.reached
 
     def notices(self) -> list[tuple[Node, Notice]]:

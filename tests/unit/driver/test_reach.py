@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from dray.cluster.store_reach import Reached
+from dray.cluster.reach import Needs, Reached
 from dray.driver.events import Event, Warned
 from dray.driver.shard_tasks.reach import ReachWatch
 from dray.errors import JobBlockedError
 from tests.unit.driver.scripted import ScriptedFleet
 
-STORE = "postgresql://dray:secret@localhost/dray"
-WELL, AWAY = Reached("head", None), Reached("worker", "store postgresql dray: the connection was refused")
+NEEDS = Needs(store_url="postgresql://dray:secret@localhost/dray", requests="/home/u/out/requests.jsonl")
+WELL, AWAY = Reached("head"), Reached("worker", "store dray (PostgreSQL): the connection failed")
 
 
 def _told(*answers: Reached) -> list[Event]:
     told, fleet = list[Event](), ScriptedFleet()
     fleet.reached = list(answers)
-    watch = ReachWatch(fleet, STORE, told.append)
+    watch = ReachWatch(fleet, NEEDS, told.append)
     watch.look()
     watch.look()
     return told
@@ -32,7 +32,7 @@ def test_a_node_among_others_that_cannot_open_the_store_is_named_once() -> None:
     assert isinstance(event, Warned)
     assert event.text.startswith(
         "this driver can open the store, and 1 of 2 stable nodes cannot "
-        "(on worker: store postgresql dray: the connection was refused); shard tasks write to it from there"
+        "(on worker: store dray (PostgreSQL): the connection failed); shard tasks write to it from there"
     )
 
 
@@ -41,9 +41,18 @@ def test_a_store_that_no_stable_node_can_open_blocks_the_job() -> None:
         _told(AWAY)
 
 
+def test_an_output_folder_of_this_machine_alone_blocks_the_job() -> None:
+    with pytest.raises(JobBlockedError) as blocked:
+        _told(Reached("worker", None, "no such file"))
+    assert str(blocked.value).startswith(
+        "this driver can read the requests in /home/u/out/requests.jsonl, and 1 stable node cannot "
+        "(on worker: no such file); shard tasks read them there: the output folder, in which they lie, must"
+    )
+
+
 def test_answers_of_a_time_without_a_store_for_the_driver_too_are_asked_for_again() -> None:
     told, fleet = list[Event](), ScriptedFleet()
-    watch = ReachWatch(fleet, STORE, told.append)
+    watch = ReachWatch(fleet, NEEDS, told.append)
     fleet.reached = None
     watch.look()
     watch.doubt()
@@ -55,7 +64,7 @@ def test_answers_of_a_time_without_a_store_for_the_driver_too_are_asked_for_agai
 
 def test_nothing_is_said_while_a_node_has_to_answer() -> None:
     told, fleet = list[Event](), ScriptedFleet()
-    watch = ReachWatch(fleet, STORE, told.append)
+    watch = ReachWatch(fleet, NEEDS, told.append)
     fleet.reached = None
     watch.look()
     fleet.reached = [AWAY]

@@ -227,6 +227,13 @@ def test_each_scenario_is_of_a_rule_and_each_rule_has_one() -> None:
     assert sorted([*OF_MANY, *OF_ONE]) == sorted(rule.when for rule in RULES)
 
 
+def test_a_job_that_fails_for_its_requests_says_which_and_where(tmp_path: Path) -> None:
+    """A user whose nodes do not share the output folder read the error's class alone."""
+    with closing(Scene(tmp_path, MANY)) as scene:
+        ended = scene.ended(then=lambda _: scene.spool.unlink())
+    assert f"{scene.spool}: the job's requests are not there on " in ended.note
+
+
 def test_what_rules_ask_for_is_found_out() -> None:
     """The end of an attempt sets each fact, or the driver does, and each sign is that of an error."""
     found = {

@@ -136,5 +136,5 @@ def test_a_lost_or_shortened_spool_is_no_empty_one(tmp_path: Path) -> None:
     with pytest.raises(JobFailedError, match="missing"):
         list(read_shard(uri, 0, writer.offset + 1))
     Path(uri).unlink()
-    with pytest.raises(JobFailedError, match="gone"):
+    with pytest.raises(JobFailedError, match="not there"):
         list(read_shard(uri, 0, writer.offset))
