@@ -1,15 +1,17 @@
-"""Whether stable nodes reach what shard tasks need there: the job's store, and its requests."""
+"""Whether stable nodes reach what shard tasks need there: the store, the requests, files that rows name."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dray.cluster.base import ClusterInfo, Node
 from dray.errors import JobFailedError, StoreError
 from dray.requests.spool.spool import read_shard
-from dray.storage.objects import ObjectStoreOptions
+from dray.storage.files import local_path
+from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.store import open_store
 
 PATIENCE = 20.0
@@ -23,20 +25,25 @@ _MOST_NODES = 16  # what is wrong with an address is wrong on each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The store's URL, and where a shard's requests lie. ``options`` reach these in an object store."""
+    """The store's URL, where a shard's requests lie, and below which ``roots`` the files that rows name.
+
+    ``options`` reach the requests in an object store.
+    """
 
     store_url: str = field(repr=False)
     requests: str | None
+    roots: tuple[str, ...] = ()
     options: ObjectStoreOptions | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a stable node says: the errors of the store and of the requests there, None where all is well."""
+    """What a stable node says: the errors of each of its needs there, None where all is well."""
 
     host: str
     store: str | None = None
     requests: str | None = None
+    files: str | None = None
 
 
 class NodeReach:
@@ -72,7 +79,7 @@ def _options(node: Node) -> dict[str, Any]:
 
 def _reached(host: str, needs: Needs) -> Reached:
     """In a process of Ray's on a stable node."""
-    return Reached(host, _of_store(needs.store_url), _of_requests(needs))
+    return Reached(host, _of_store(needs.store_url), _of_requests(needs), _of_files(needs.roots))
 
 
 def _of_store(url: str) -> str | None:
@@ -103,3 +110,9 @@ def _of_requests(needs: Needs) -> str | None:
         else:
             return None
     return refusal
+
+
+def _of_files(roots: Sequence[str]) -> str | None:
+    """Those of an object store are not looked at: a name alone may be all that its keys allow to read."""
+    gone = [root for root in roots if not is_object(root) and not local_path(root).is_dir()]
+    return f"no folder {gone[0]}" if gone else None

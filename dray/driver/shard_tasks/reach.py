@@ -22,9 +22,14 @@ _REQUESTS = (
     "the same path, or an object store; start the job anew, under a new id, with another --output"
 )
 
+_FILES = (
+    "shard tasks read them there: the folder must be one that those nodes have at the same path, or an "
+    "object store; start the job anew with another one, under a new id"
+)
+
 
 class ReachWatch:
-    """Has the stable nodes say, beside the start of the engines, whether they reach store and requests."""
+    """Has the stable nodes say, beside the start of the engines, whether they reach all that tasks need."""
 
     def __init__(self, fleet: Fleet, needs: Needs, emit: Callable[[Event], None]) -> None:
         self._fleet = fleet
@@ -41,7 +46,7 @@ class ReachWatch:
         """Look whether all have answered, and tell what is wrong.
 
         Raises:
-            JobBlockedError: none of them reaches the store, or the requests.
+            JobBlockedError: none of them reaches the store, the requests, or the files that rows name.
         """
         answers = None if self._known else self._fleet.reach(self._needs)
         if answers is None:
@@ -53,6 +58,7 @@ class ReachWatch:
         self._tell("open the store", [(one.host, one.store) for one in answers], _STORE)
         read = f"read the requests in {self._needs.requests}"
         self._tell(read, [(one.host, one.requests) for one in answers], _REQUESTS)
+        self._tell("read the files that rows name", [(one.host, one.files) for one in answers], _FILES)
 
     def _tell(self, what: str, answers: Sequence[tuple[str, str | None]], advice: str) -> None:
         """``answers`` has what is wrong on each node, None where nothing is."""
@@ -71,4 +77,5 @@ class ReachWatch:
 def needs_of(settings: JobSettings, shards: Sequence[Shard]) -> Needs:
     """What shard tasks of the job need: the first of the shards stands for all."""
     requests = shards[0].uri if shards else None
-    return Needs(store_url=settings.store_url, requests=requests, options=settings.objects)
+    roots = tuple(settings.media_roots.values())
+    return Needs(store_url=settings.store_url, requests=requests, roots=roots, options=settings.objects)

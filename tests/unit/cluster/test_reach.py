@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,13 @@ def test_requests_that_cannot_be_read_are_named_by_the_kind_of_error(tmp_path: P
     open_store(_needs(tmp_path).store_url).close()
     (tmp_path / "requests.jsonl").mkdir()
     assert _reached("node", _needs(tmp_path)).requests == "IsADirectoryError"
+
+
+def test_a_folder_of_images_that_is_not_there_is_named(tmp_path: Path) -> None:
+    roots = (str(tmp_path), "s3://bucket/photos", f"{tmp_path}/photos")
+    found = _reached("node", replace(_needs(tmp_path), roots=roots))
+    assert found.files == f"no folder {tmp_path}/photos"
+    assert _reached("node", replace(_needs(tmp_path), roots=roots[:2])).files is None
 
 
 def test_needs_show_no_password() -> None:
