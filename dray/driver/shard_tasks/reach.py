@@ -19,7 +19,7 @@ _STORE = (
 )
 _REQUESTS = (
     "shard tasks read them there: the output folder, in which they lie, must be one that those nodes have at "
-    "the same path, or an object store; start the job anew, under a new id, with another --output"
+    "the same path, or an object store; the same command with such an --output goes on"
 )
 
 _FILES = (

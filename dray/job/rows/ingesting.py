@@ -12,6 +12,7 @@ from dray.job.beginning.opening import OpenJob
 from dray.job.beginning.query_jobs import ASKED
 from dray.job.ending.timeline import Timeline
 from dray.job.heeding import heeded
+from dray.job.rows.moving import brought_along
 from dray.job.rows.ordering import ORDER, Ordering
 from dray.job.rows.sharing import record_of, sharing_of
 from dray.job.rows.spooling import (
@@ -73,7 +74,7 @@ def ingest_job(
         known, recorded = store.shards(job.job_id), store.get_job(job.job_id)
         lost = missed(job, open_shards(known)) or missed_kept(job, recorded)
         if recorded.total is not None and lost is None:
-            return known
+            return _brought_along(store, job, known, say)
         if recorded.state is JobState.COMPLETED:  # which says to a driver that there is nothing to do
             store.set_job_state(job.lease, JobState.IN_PROGRESS)
         remove_older(job, known)
@@ -107,6 +108,19 @@ def ingest_job(
         if lost is not None:
             remove_older(job, shards)  # the other parts of the spool that it was lost of
         return shards
+
+
+def _brought_along(
+    store: Store, job: OpenJob, known: list[Shard], say: Callable[[str], None] | None
+) -> list[Shard]:
+    """The shards of an earlier run, whose requests lie where the output is by now."""
+    moved = brought_along(job, open_shards(known))
+    if not moved:
+        return known
+    if say is not None:
+        say(f"requests of the earlier run are copied from {next(iter(moved)).rpartition('/')[0]}")
+    store.move_shards(job.lease, moved)
+    return store.shards(job.job_id)
 
 
 def ingest_told(job: OpenJob, timeline: Timeline, replicas: int, say: Callable[[str], None]) -> list[Shard]:

@@ -161,7 +161,8 @@ def _whole(uri: str, offset: int, length: int, options: ObjectStoreOptions | Non
     except FileNotFoundError as error:
         raise JobFailedError(
             f"{uri}: the job's requests are not there on {gethostname()}: its output folder must be one that "
-            "all stable nodes have at the same path, or an object store; start the job anew, under a new id"
+            "all stable nodes have at the same path, or an object store. If they are gone, start the job "
+            "anew, under a new id"
         ) from error
     if missing:
         raise JobFailedError(f"{uri}: {missing} bytes of the job's requests are missing; start the job anew")

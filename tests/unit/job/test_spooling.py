@@ -58,6 +58,25 @@ def _longer_and_shorter(rows: list[dict[str, Any]]) -> None:
     rows[40]["body"]["messages"][0]["content"] = ""
 
 
+def test_requests_go_along_where_the_output_is_moved(
+    job: OpenJob, store: Store, make_settings: Callable[..., JobSettings], tmp_path: Path
+) -> None:
+    """Nodes that do not share the first output folder could never read them, whatever the user named next."""
+    before = ingest_job(job, replicas=1)
+    store.release_job(job.lease)
+    elsewhere = tmp_path / "elsewhere"
+    settings = make_settings(
+        shard_rows=10, job_id="job", output=str(elsewhere), store_url=job.settings.store_url
+    )
+    told: list[str] = []
+    moved = open_job(settings)
+    after = ingest_job(moved, replicas=1, say=told.append)
+    assert {Path(shard.uri).is_relative_to(elsewhere) for shard in after} == {True}
+    assert [prompts_of([one]) for one in after] == [prompts_of([one]) for one in before]
+    assert [line for line in told if str(Path(before[0].uri).parent) in line]
+    assert ingest_job(resumed(store, moved), replicas=1) == after
+
+
 def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_nothing(
     job: OpenJob, store: Store, job_input: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

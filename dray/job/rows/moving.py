@@ -1,0 +1,35 @@
+"""The requests of a job whose output was moved go along: nodes that share the new folder are to read them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from dray.job.beginning.opening import OpenJob
+from dray.job.rows.spooling import spool_of
+from dray.requests.spool.parts import part_uri
+from dray.storage.files import stream_range, write_atomic
+from dray.storage.objects import is_object
+from dray.store import Shard
+
+
+def brought_along(job: OpenJob, shards: Iterable[Shard]) -> dict[str, str]:
+    """Copy the parts of the spool that lie in a folder of this machine which is not the run's output.
+
+    Those in an object store stay: every node reaches it.
+
+    Returns:
+        Where each of them lies now, by where it lay.
+
+    Raises:
+        JobFailedError: the output takes no more.
+    """
+    output = f"{job.settings.output.rstrip('/')}/"
+    parts = dict.fromkeys(shard.uri for shard in shards)
+    left = [uri for uri in parts if not is_object(uri) and not uri.startswith(output)]
+    moved = {uri: part_uri(spool_of(job), number) for number, uri in enumerate(left)}
+    for before, now in moved.items():
+        with write_atomic(now, hashed=False, options=job.settings.objects) as file:
+            for block in stream_range(before, 0, sys.maxsize):
+                file.write(block)
+    return moved
