@@ -257,4 +257,5 @@ def test_a_fetch_waits_as_long_as_a_hub_says(web: Web) -> None:
     with LocalModel(manifest) as model:
         model.wait_whole()
     assert time.monotonic() - began > 3
-    assert max(web.asked.values()) == 2 + 1  # refused once, then for its address, then for its bytes
+    # Refused once, then for its address, then for its bytes; on a busy machine one of these once more.
+    assert 2 + 1 <= max(web.asked.values()) <= 2 + 2
