@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-ONE_OF = 60
+ONE_OF = 90
 """Of so many heavy tests one runs: over some runs all of them do."""
 
 

@@ -40,10 +40,10 @@ def test_a_marked_test_is_chosen_by_itself_and_a_marked_file_as_a_whole() -> Non
     assert unit(Found("b.py::test_two", [UNIT], [HEAVY])) == "b.py"
 
 
-@pytest.mark.parametrize("heavy", [0, 1, 4, 5, 70])
+@pytest.mark.parametrize("heavy", [0, 1, 4, 5, 100])
 def test_a_run_has_its_share_and_over_some_runs_all_run(heavy: int) -> None:
     tests = [Found(f"a.py::test[{n}]", [HEAVY]) for n in range(heavy)] + [Found("a.py::test_light")]
-    by_seed = [chosen(tests, seed) for seed in range(600)]
+    by_seed = [chosen(tests, seed) for seed in range(1500)]
     assert {len(one) for one in by_seed} == {-(-heavy // ONE_OF)}
     assert frozenset().union(*by_seed) == {one.nodeid for one in tests if one.own_markers}
 
