@@ -44,7 +44,7 @@ class Intervals:
     account: float = 15.0
     """Say what the nodes did so far, in case this driver is killed; less often with many replicas."""
     reach: float = 2.0
-    """Look whether the stable nodes have said that they can open the store."""
+    """Look whether the stable nodes have said what they reach."""
     spool: float = 30.0
     """Look whether shard tasks can read their requests."""
     relaunch: float = 0.2

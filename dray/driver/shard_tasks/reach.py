@@ -19,9 +19,8 @@ _STORE = (
 )
 _REQUESTS = (
     "shard tasks read them there: the output folder, in which they lie, must be one that those nodes have at "
-    "the same path, or an object store; the same command with such an --output goes on"
+    "the same path, or an object store that they may read; the same command with such an --output goes on"
 )
-
 _FILES = (
     "shard tasks read them there: the folder must be one that those nodes have at the same path, or an "
     "object store; start the job anew with another one, under a new id"

@@ -12,7 +12,7 @@ from dray.job.beginning.opening import OpenJob
 from dray.job.beginning.query_jobs import ASKED
 from dray.job.ending.timeline import Timeline
 from dray.job.heeding import heeded
-from dray.job.rows.moving import brought_along
+from dray.job.rows.moving import brought_along, left_behind
 from dray.job.rows.ordering import ORDER, Ordering
 from dray.job.rows.sharing import record_of, sharing_of
 from dray.job.rows.spooling import (
@@ -114,12 +114,12 @@ def _brought_along(
     store: Store, job: OpenJob, known: list[Shard], say: Callable[[str], None] | None
 ) -> list[Shard]:
     """The shards of an earlier run, whose requests lie where the output is by now."""
-    moved = brought_along(job, open_shards(known))
-    if not moved:
+    left = left_behind(job, open_shards(known))
+    if not left:
         return known
     if say is not None:
-        say(f"requests of the earlier run are copied from {next(iter(moved)).rpartition('/')[0]}")
-    store.move_shards(job.lease, moved)
+        say(f"copying the requests of the earlier run from {left[0].rpartition('/')[0]}")
+    store.move_shards(job.lease, brought_along(job, left))
     return store.shards(job.job_id)
 
 

@@ -13,20 +13,22 @@ from dray.storage.objects import is_object
 from dray.store import Shard
 
 
-def brought_along(job: OpenJob, shards: Iterable[Shard]) -> dict[str, str]:
-    """Copy the parts of the spool that lie in a folder of this machine which is not the run's output.
+def left_behind(job: OpenJob, shards: Iterable[Shard]) -> list[str]:
+    """The parts of the spool that lie in a folder of this machine which is not the run's output.
 
-    Those in an object store stay: every node reaches it.
+    Those in an object store are none of them: every node reaches it.
+    """
+    output = f"{job.settings.output.rstrip('/')}/"
+    parts = dict.fromkeys(shard.uri for shard in shards)
+    return [uri for uri in parts if not is_object(uri) and not uri.startswith(output)]
 
-    Returns:
-        Where each of them lies now, by where it lay.
+
+def brought_along(job: OpenJob, left: Iterable[str]) -> dict[str, str]:
+    """Copy these parts to the run's output. Returns where each of them lies now, by where it lay.
 
     Raises:
         JobFailedError: the output takes no more.
     """
-    output = f"{job.settings.output.rstrip('/')}/"
-    parts = dict.fromkeys(shard.uri for shard in shards)
-    left = [uri for uri in parts if not is_object(uri) and not uri.startswith(output)]
     moved = {uri: part_uri(spool_of(job), number) for number, uri in enumerate(left)}
     for before, now in moved.items():
         with write_atomic(now, hashed=False, options=job.settings.objects) as file:

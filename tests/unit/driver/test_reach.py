@@ -10,7 +10,7 @@ from dray.driver.shard_tasks.reach import ReachWatch
 from dray.errors import JobBlockedError
 from tests.unit.driver.scripted import ScriptedFleet
 
-NEEDS = Needs(store_url="postgresql://dray:secret@localhost/dray", requests="/home/u/out/requests.jsonl")
+NEEDS = Needs(store_url="postgresql://dray:secret@localhost/dray", requests="/srv/out/requests.jsonl")
 WELL, AWAY = Reached("head"), Reached("worker", "store dray (PostgreSQL): the connection failed")
 
 
@@ -45,7 +45,7 @@ def test_an_output_folder_of_this_machine_alone_blocks_the_job() -> None:
     with pytest.raises(JobBlockedError) as blocked:
         _told(Reached("worker", None, "no such file"))
     assert str(blocked.value).startswith(
-        "this driver can read the requests in /home/u/out/requests.jsonl, and 1 stable node cannot "
+        "this driver can read the requests in /srv/out/requests.jsonl, and 1 stable node cannot "
         "(on worker: no such file); shard tasks read them there: the output folder, in which they lie, must"
     )
 
