@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from dray.errors import JobFailedError
 from dray.job.beginning.opening import OpenJob
 from dray.job.rows.spooling import spool_of
 from dray.requests.spool.parts import part_uri
@@ -27,11 +28,21 @@ def brought_along(job: OpenJob, left: Iterable[str]) -> dict[str, str]:
     """Copy these parts to the run's output. Returns where each of them lies now, by where it lay.
 
     Raises:
-        JobFailedError: the output takes no more.
+        JobFailedError: the output takes no more, or a part cannot be read.
     """
     moved = {uri: part_uri(spool_of(job), number) for number, uri in enumerate(left)}
     for before, now in moved.items():
         with write_atomic(now, hashed=False, options=job.settings.objects) as file:
-            for block in stream_range(before, 0, sys.maxsize):
+            for block in _blocks(before):
                 file.write(block)
     return moved
+
+
+def _blocks(uri: str) -> Iterator[bytes]:
+    try:
+        yield from stream_range(uri, 0, sys.maxsize)
+    except OSError as error:
+        told = (
+            f"{uri}: the job's requests cannot be read, to copy them to the output: {error.strerror or error}"
+        )
+        raise JobFailedError(told) from error

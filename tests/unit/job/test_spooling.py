@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from dray.errors import FencedError, JobChangedError
+from dray.errors import FencedError, JobChangedError, JobFailedError
 from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.deleting import delete_job
 from dray.job.ending.expiring import expire
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
-from dray.job.rows import ingesting
+from dray.job.rows import ingesting, moving
 from dray.job.rows.ingesting import ingest_job
 from dray.requests.ingest import ingest
 from dray.store import JobState, Shard, Store, open_store
@@ -75,6 +76,28 @@ def test_requests_go_along_where_the_output_is_moved(
     assert [prompts_of([one]) for one in after] == [prompts_of([one]) for one in before]
     assert [line for line in told if str(Path(before[0].uri).parent) in line]
     assert ingest_job(resumed(store, moved), replicas=1) == after
+
+
+def test_requests_that_cannot_be_copied_are_named(
+    job: OpenJob,
+    store: Store,
+    make_settings: Callable[..., JobSettings],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object) -> Iterator[bytes]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    before = ingest_job(job, replicas=1)
+    store.release_job(job.lease)
+    monkeypatch.setattr(moving, "stream_range", failing)
+    elsewhere = str(tmp_path / "elsewhere")
+    settings = make_settings(shard_rows=10, job_id="job", output=elsewhere, store_url=job.settings.store_url)
+    with pytest.raises(
+        JobFailedError, match=r"\.jsonl: .* cannot be read, to copy them .*: Input/output error"
+    ):
+        ingest_job(open_job(settings), replicas=1)
+    assert store.shards("job") == before
 
 
 def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_nothing(
