@@ -231,7 +231,9 @@ class SamplingOptions(Form):
     def _says_nothing_else(cls, extra: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         for name in extra.keys() & info.data.keys():
             if info.data[name] is not None and info.data[name] != extra[name]:
-                raise ValueError(f"sets {name}, which is given by its own name too, with another value")
+                raise ValueError(
+                    f"sets {name}, which is given by its own name too: keep one of the two values"
+                )
         return extra
 
     def fields(self) -> dict[str, Any]:

@@ -49,7 +49,9 @@ def test_a_field_that_is_given_twice_with_two_values_is_refused_and_not_quoted()
 
 
 def test_a_field_that_is_given_again_among_the_other_fields_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^sampling.extra: sets max_tokens, .* with another value$"):
+    with pytest.raises(
+        ConfigError, match=r"^sampling.extra: sets max_tokens, .* keep one of the two values$"
+    ):
         asked(max_tokens=6, sampling={"extra": {"max_tokens": 5, "stop": ["\n"]}})
     assert asked(max_tokens=6, sampling={"extra": {"max_tokens": 6}}).sampling.fields() == {"max_tokens": 6}
 
