@@ -87,7 +87,7 @@ class RayFleet:
         """Why Ray starts no shard task; None where it can."""
         return no_place_for_tasks(self.info.stable_resource)
 
-    def reach(self, needs: Needs) -> list[Reached] | None:
+    def reached(self, needs: Needs) -> list[Reached] | None:
         """What the stable nodes say that they reach; None while one has to answer."""
         if self.info.own:  # this process's own node
             return []

@@ -14,10 +14,9 @@ from dray.storage.files import local_path
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.store import open_store
 
-PATIENCE = 20.0
-"""Seconds that each of a node's tries lasts where no connection to the store can be made."""
+PATIENCE = 40.0
+"""Seconds that a node tries to connect to the store, which may just be started again."""
 
-_TRIES = 2  # the store may just be started again
 _LOOKS = 4  # at the requests: a network's file system shows a new file some seconds late
 _LOOK_SECONDS = 1.5
 _MOST_NODES = 16  # what is wrong with an address is wrong on each
@@ -84,15 +83,11 @@ def _reached(host: str, needs: Needs) -> Reached:
 
 def _of_store(url: str) -> str | None:
     """The message names no user and no host."""
-    refusal = None
-    for _ in range(_TRIES):
-        try:
-            open_store(url, create=False, connections=1, patience=PATIENCE).close()
-        except StoreError as error:
-            refusal = str(error)
-        else:
-            return None
-    return refusal
+    try:
+        open_store(url, create=False, connections=1, patience=PATIENCE).close()
+    except StoreError as error:
+        return str(error)
+    return None
 
 
 def _of_requests(needs: Needs) -> str | None:

@@ -86,7 +86,7 @@ class Fleet(Protocol):
     def no_place_for_tasks(self) -> str | None:
         """Why no shard task can start; None where one can."""
 
-    def reach(self, needs: Needs) -> list[Reached] | None:
+    def reached(self, needs: Needs) -> list[Reached] | None:
         """What the stable nodes say that they reach; None while one has to answer.
 
         A call asks them where none before has, or their answers were given.

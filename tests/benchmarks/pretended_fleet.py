@@ -129,7 +129,7 @@ class PretendedFleet:
     def no_place_for_tasks(self) -> str | None:
         return None
 
-    def reach(self, needs: Needs) -> list[Reached] | None:
+    def reached(self, needs: Needs) -> list[Reached] | None:
         return []
 
     def notices(self) -> list[tuple[Node, Notice]]:

@@ -47,7 +47,7 @@ class ReachWatch:
         Raises:
             JobBlockedError: none of them reaches the store, the requests, or the files that rows name.
         """
-        answers = None if self._known else self._fleet.reach(self._needs)
+        answers = None if self._known else self._fleet.reached(self._needs)
         if answers is None:
             return
         if self._doubtful:  # the next look asks again

@@ -34,6 +34,7 @@ QUICK = Intervals(
     shards=0.01,
     idle=0.01,
     publish=0.05,
+    reach=0.01,
     spool=0.01,
     relaunch=0.001,
 )
@@ -135,7 +136,8 @@ class ScriptedFleet:
         self.looks = 0
         self.place: str | None = NODE.node_id  # of the processes that are launched
         self.no_place: str | None = None
-        self.reached: list[Reached] | None = []
+        self.reaching: list[Reached] | None = []
+        self.asked: list[Needs] = []
         self.seen: Capacity | None = capacity_of(self.info.nodes)
         self._scripts = [list(script) for script in scripts]
 
@@ -153,8 +155,9 @@ class ScriptedFleet:
     def no_place_for_tasks(self) -> str | None:
         return self.no_place
 
-    def reach(self, needs: Needs) -> list[Reached] | None:
-        return self.reached
+    def reached(self, needs: Needs) -> list[Reached] | None:
+        self.asked.append(needs)
+        return self.reaching
 
     def notices(self) -> list[tuple[Node, Notice]]:
         self.looks += 1
