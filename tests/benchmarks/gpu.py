@@ -4,12 +4,14 @@
 
     python -m tests.benchmarks.gpu                     two model shapes, with a GPU: a quarter of an hour
     python -m tests.benchmarks.gpu --shapes 8b --only limit replica
+    python -m tests.benchmarks.gpu --together --rows 1b=3000 8b=1200 --only limit replica 8b:replica-inside
 
 The models have the shapes of Llama 3.2 1B and Llama 3.1 8B, a tokenizer of 131,072 tokens and dummy weights
 (``load_format=dummy``): the GPU computes what it would for the real ones. Two workloads: `plain`, prompts
-that share nothing, and `shared`, prompts that share 80% of their tokens. All engines of a shape start
-together and share the GPU's memory; then one works at a time, in interleaved rounds. `limit` is
-``LLM.generate`` with its engine core in a process of its own.
+that share nothing, and `shared`, prompts that share 80% of their tokens. All engines of a shape (with
+``--together``: of all shapes) start together and share the GPU's memory; then one works at a time, in
+interleaved rounds. `limit` is ``LLM.generate`` with its engine core in a process of its own. Whole jobs
+follow, one after the other.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from typing import Any
 
 import orjson
 
-from tests.benchmarks import processes, results, workload
+from tests.benchmarks import gpu_runs, processes, results, workload
 from tests.benchmarks.gpu_engines import GpuWork, Prompts
+from tests.benchmarks.gpu_runs import Job, WholeRun
 from tests.benchmarks.gpu_turns import TurnTaker
 from tests.benchmarks.processes import RunError
 from tests.benchmarks.results import Report, Table, Target, median, say, spread
@@ -38,17 +41,30 @@ WORDS = 200  # of a prompt, each one token
 SHARED = {"plain": 0, "shared": 160}  # words with which all prompts of a workload begin
 SEQUENCES = 1024  # vLLM's default on large GPUs
 ROWS = {"tiny": 20, "1b": 8_000, "8b": 2_000}
-_NAMES = ("limit", "replica", "replica-inside", "limit-inside", "dray")
+_ENGINES = ("limit", "replica", "replica-inside", "limit-inside")
+_BESIDE = 4e9  # bytes that an engine takes beside weights and cache: CUDA's own, activations, graphs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One timed run."""
+    """One timed run. ``seconds``: of a whole job, from its command to its end."""
 
     shape: str
     name: str
     workload: str
-    rate: float
+    rate: float | None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One engine, or one kind of whole job, on a model's shape."""
+
+    shape: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.shape}, {self.name}"
 
 
 def main() -> int:
@@ -63,7 +79,8 @@ def main() -> int:
         bench = _Bench(folder, arguments, report)
         bench.rounds()
     report.raw = [asdict(measure) for measure in bench.measures]
-    report.tables = [_rates(bench.measures), _starts(bench.starts)]
+    tables = (_rates(bench.measures), _whole_jobs(bench.measures), _starts(bench.starts))
+    report.tables = [table for table in tables if table.rows]
     report.targets = [] if arguments.smoke else _targets(bench.measures)
     report.notes = _notes(arguments)
     return results.publish(report, arguments)
@@ -75,9 +92,20 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )  # the examples keep their lines
     results.add_options(parser)
-    parser.add_argument("--only", nargs="+", choices=_NAMES, default=list(_NAMES))
+    names = [*_ENGINES, *gpu_runs.NAMES]
+    choices = names + [f"{shape}:{name}" for shape in ROWS for name in names]
+    parser.add_argument(
+        "--only", nargs="+", choices=choices, default=names, metavar="[SHAPE:]NAME",
+        help=f"of {', '.join(names)}",
+    )  # fmt: skip
     parser.add_argument("--shapes", nargs="+", choices=list(ROWS), default=["1b", "8b"])
-    parser.add_argument("--rows", type=int, default=None, help="of a run, instead of the shape's own number")
+    parser.add_argument("--together", action="store_true", help="start the engines of all shapes at once")
+    parser.add_argument(
+        "--rows", nargs="+", default=[], metavar="[SHAPE=]ROWS", help="of a run, instead of the shape's own"
+    )
+    parser.add_argument(
+        "--whole", nargs="+", choices=list(SHARED), default=list(SHARED), help="the prompts of whole jobs"
+    )
     parser.add_argument("--logs", type=Path, help="keep what the engines said on stderr in this folder")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one process may take")
     parser.add_argument(
@@ -91,7 +119,18 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if arguments.smoke:
         arguments.only = ["replica"]
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
+    arguments.rows = {shape: _rows_of(shape, arguments.rows) for shape in arguments.shapes}
     return arguments
+
+
+def _rows_of(shape: str, asked: Sequence[str]) -> int:
+    """The last of the numbers that is for all shapes, or for this one."""
+    found = ROWS[shape]
+    for one in asked:
+        named, _, rows = one.rpartition("=")
+        if named in ("", shape):
+            found = int(rows)
+    return found
 
 
 class _Bench:
@@ -102,16 +141,25 @@ class _Bench:
         self._arguments = arguments
         self._report = report
         self._environment = workload.isolated(folder / "prefect")
+        self._models: dict[str, Path] = {}
         self.measures: list[Measure] = []
-        self.starts: list[tuple[str, str, dict[str, float]]] = []
+        self.starts: list[tuple[Asked, dict[str, float]]] = []
 
     def rounds(self) -> None:
-        """Each shape: its engines in turns, then whole runs. What fails is noted, and the rest goes on."""
-        for shape in self._arguments.shapes:
-            model = self._model(shape)
-            self._in_turns(shape, model, [name for name in self._arguments.only if name != "dray"])
-            if "dray" in self._arguments.only:
-                self._whole_runs(shape, model)
+        """Engines in turns, then whole jobs. What fails is noted, and the rest goes on."""
+        shapes: list[str] = self._arguments.shapes
+        self._models = {shape: self._model(shape) for shape in shapes}
+        for group in [shapes] if self._arguments.together else [[shape] for shape in shapes]:
+            self._in_turns(self._asked(group, _ENGINES))
+            for asked in self._asked(group, gpu_runs.NAMES):
+                for prompts in self._workloads(asked.shape):
+                    if prompts.name in self._arguments.whole:
+                        self._whole_job(asked, prompts)
+
+    def _asked(self, shapes: Sequence[str], names: Sequence[str]) -> list[Asked]:
+        only = self._arguments.only
+        every = [Asked(shape, name) for shape in shapes for name in names]
+        return [one for one in every if one.name in only or f"{one.shape}:{one.name}" in only]
 
     def _model(self, shape: str) -> Path:
         folder = self._folder / shape
@@ -120,77 +168,73 @@ class _Bench:
         return folder
 
     def _workloads(self, shape: str) -> list[Prompts]:
-        rows = self._arguments.rows or ROWS[shape]
+        rows = self._arguments.rows[shape]
         return [Prompts(name=name, rows=rows, words=WORDS, shared=shared) for name, shared in SHARED.items()]
 
-    def _engine(self, shape: str, name: str, model: Path, engines: int) -> TurnTaker:
-        work = GpuWork(
-            model=str(model),
-            apart=not name.endswith("-inside"),
-            tokens=TOKENS,
-            workloads=self._workloads(shape),
-            given=self._given(shape, engines),
-        )
-        stem = (self._arguments.logs or self._folder) / f"{shape}-{name}"
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        return TurnTaker(name.removesuffix("-inside"), work, stem, self._environment)
-
-    def _in_turns(self, shape: str, model: Path, names: Sequence[str]) -> None:
+    def _in_turns(self, asked: Sequence[Asked]) -> None:
         """Rounds of all engines, the first of which waits for their starts."""
-        engines: dict[str, TurnTaker] = {}
+        caches = cache_bytes([one.shape for one in asked])
+        engines: dict[Asked, TurnTaker] = {}
         try:
-            for name in names:
-                engines[name] = self._engine(shape, name, model, len(names))
-            for name in names:
-                self._start(shape, name, engines)
+            for one in asked:
+                engines[one] = self._engine(one, caches[one.shape])
+            for one in asked:
+                with self._noting(str(one), one, engines):
+                    self.starts.append((one, engines[one].started(self._arguments.timeout)))
             for repeat in range(self._arguments.repeats):
-                for asked in self._workloads(shape):
-                    for name in _turned(list(engines), repeat):
-                        self._turn(shape, name, engines, asked.name, repeat)
+                for shape in dict.fromkeys(one.shape for one in asked):
+                    self._round(shape, engines, repeat)
         finally:
             for engine in engines.values():
                 engine.end()
 
-    def _start(self, shape: str, name: str, engines: dict[str, TurnTaker]) -> None:
-        with self._noting(f"{shape}, {name}", name, engines):
-            self.starts.append((shape, name, engines[name].started(self._arguments.timeout)))
+    def _engine(self, asked: Asked, cache: int) -> TurnTaker:
+        work = GpuWork(
+            model=str(self._models[asked.shape]),
+            apart=not asked.name.endswith("-inside"),
+            tokens=TOKENS,
+            workloads=self._workloads(asked.shape),
+            given=self._given(cache),
+        )
+        stem = (self._arguments.logs or self._folder) / f"{asked.shape}-{asked.name}"
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        return TurnTaker(asked.name.removesuffix("-inside"), work, stem, self._environment)
 
-    def _turn(self, shape: str, name: str, engines: dict[str, TurnTaker], asked: str, repeat: int) -> None:
-        with self._noting(f"{shape}, {name}", name, engines):
-            rate = engines[name].rate(asked, repeat, self._arguments.timeout)
-            self._note(Measure(shape=shape, name=name, workload=asked, rate=rate))
+    def _round(self, shape: str, engines: dict[Asked, TurnTaker], repeat: int) -> None:
+        for prompts in self._workloads(shape):
+            for one in _turned([one for one in engines if one.shape == shape], repeat):
+                with self._noting(str(one), one, engines):
+                    rate = engines[one].rate(prompts.name, repeat, self._arguments.timeout)
+                    self._note(Measure(shape=shape, name=one.name, workload=prompts.name, rate=rate))
 
-    def _whole_runs(self, shape: str, model: Path) -> None:
-        """One job for each workload."""
-        options = [
-            f"--engine-arg={key}={orjson.dumps(value).decode()}"
-            for key, value in self._given(shape, 1).items()
-        ]
-        for asked in self._workloads(shape):
-            lines = self._folder / f"{shape}-{asked.name}.jsonl"
-            workload.write_prompts(lines, asked.draw(asked.rows, seed=0), "completion", TOKENS)
-            output = self._folder / f"{shape}-{asked.name}"
-            with self._noting(f"{shape}, dray, {asked.name}"):
-                self._whole_run(
-                    shape, asked, workload.dray_run(lines, "--model", model, "--output", output, *options)
-                )
+    def _whole_job(self, asked: Asked, prompts: Prompts) -> None:
+        given = self._given(cache_bytes([asked.shape])[asked.shape])
+        job = Job(
+            name=asked.name, model=self._models[asked.shape], prompts=prompts, tokens=TOKENS, given=given
+        )
+        folder = self._folder / f"{asked.shape}-{asked.name}-{prompts.name}"
+        with self._noting(f"{asked}, {prompts.name}"):
+            done = job.run(folder, timeout=self._arguments.timeout, environment=self._environment)
+            self._note_job(asked, prompts, done)
 
-    def _whole_run(self, shape: str, asked: Prompts, command: Sequence[str | Path]) -> None:
-        done = processes.run(command, timeout=self._arguments.timeout, environment=self._environment)
-        result: dict[str, Any] = done.result()
-        if result["counts"]["done"] != asked.rows:
-            raise RunError(f"{result['counts']}")
-        rate = asked.rows / result["seconds"]["inference"]
-        self._note(Measure(shape=shape, name="dray", workload=asked.name, rate=rate))
-        self.starts.append((shape, f"dray, {asked.name}", result["seconds"]))
+    def _note_job(self, asked: Asked, prompts: Prompts, done: WholeRun) -> None:
+        rate = prompts.rows / done.inference if done.inference else None
+        measure = Measure(
+            shape=asked.shape, name=asked.name, workload=prompts.name, rate=rate, seconds=done.seconds
+        )
+        self._note(measure)
+        if done.parts:
+            self.starts.append((Asked(asked.shape, f"{asked.name}, {prompts.name}"), dict(done.parts)))
 
     def _note(self, measure: Measure) -> None:
         self.measures.append(measure)
-        say(f"{measure.shape}, {measure.name}, {measure.workload}: {measure.rate:.1f} rows/s")
+        rate = f" {measure.rate:.1f} rows/s" if measure.rate else ""
+        whole = f" {measure.seconds:.1f} s in all" if measure.seconds else ""
+        say(f"{measure.shape}, {measure.name}, {measure.workload}:{rate}{whole}")
 
     @contextmanager
     def _noting(
-        self, label: str, name: str = "", engines: dict[str, TurnTaker] | None = None
+        self, label: str, asked: Asked | None = None, engines: dict[Asked, TurnTaker] | None = None
     ) -> Iterator[None]:
         """Note what fails in the block, and end the engine that failed."""
         try:
@@ -198,13 +242,13 @@ class _Bench:
         except RunError as error:
             self._report.failures.append(f"{label}: {str(error)[-3000:]}")
             say(f"{label}: FAILED: {str(error)[-3000:]}")
-            if engines is not None:
-                engines.pop(name).end()
+            if asked is not None and engines is not None:
+                engines.pop(asked).end()
 
-    def _given(self, shape: str, engines: int) -> dict[str, Any]:
+    def _given(self, cache: int) -> dict[str, Any]:
         """Engine arguments: those of the GPU's memory, since several engines share it, and the user's."""
         given: dict[str, Any] = {"load_format": "dummy", "max_model_len": 1024}
-        given["kv_cache_memory_bytes"] = _cache_bytes(shape, engines)
+        given["kv_cache_memory_bytes"] = cache
         given["gpu_memory_utilization"] = 0.1  # only looked at when it starts
         for argument in self._arguments.engine_arg:
             key, _, value = argument.partition("=")
@@ -212,19 +256,29 @@ class _Bench:
         return given
 
 
-def _turned(names: list[str], by: int) -> list[str]:
-    by %= max(len(names), 1)
-    return names[by:] + names[:by]
+def _turned(asked: list[Asked], by: int) -> list[Asked]:
+    by %= max(len(asked), 1)
+    return asked[by:] + asked[:by]
 
 
-def _cache_bytes(shape: str, engines: int) -> int:
-    """What 1,024 sequences fill, or an engine's share of the GPU without its weights and 5 GB beside."""
-    model = SHAPES[shape]
-    wanted = SEQUENCES * (WORDS + TOKENS + 16) * 2 * 2 * model.layers * model.kv_heads * model.head_size
-    total = _gpu_bytes()
+def cache_bytes(shapes: Sequence[str], total: int | None = None) -> dict[str, int]:
+    """Bytes of the KV cache of an engine, by shape; ``shapes`` has one for each engine that is up.
+
+    Each has what 1,024 sequences fill, or all have less in proportion: what they share is the GPU without
+    their weights and 4 GB beside. ``total``: bytes of the GPU; asked of nvidia-smi where left out.
+    """
+    wanted = {shape: _wanted_cache(shape) for shape in shapes}
+    total = total or _gpu_bytes()
     if total is None:
-        return 256 << 20
-    return int(min(wanted, 0.95 * total / engines - 2 * model.parameters - 5e9))
+        return dict.fromkeys(shapes, 256 << 20)
+    room = 0.95 * total - sum(2 * SHAPES[shape].parameters + _BESIDE for shape in shapes)
+    share = min(1.0, room / max(sum(wanted[shape] for shape in shapes), 1))
+    return {shape: int(share * size) for shape, size in wanted.items()}
+
+
+def _wanted_cache(shape: str) -> int:
+    model = SHAPES[shape]
+    return SEQUENCES * (WORDS + TOKENS + 16) * 2 * 2 * model.layers * model.kv_heads * model.head_size
 
 
 def _gpu_bytes() -> int | None:
@@ -243,7 +297,8 @@ def _asked_gpu(fields: str, *form: str) -> str:
 def _groups(measures: Sequence[Measure]) -> dict[tuple[str, str, str], list[float]]:
     groups: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for measure in measures:
-        groups[measure.shape, measure.workload, measure.name].append(measure.rate)
+        if measure.rate:
+            groups[measure.shape, measure.workload, measure.name].append(measure.rate)
     return groups
 
 
@@ -259,12 +314,23 @@ def _rates(measures: Sequence[Measure]) -> Table:
     return Table(title="Rows a second on one GPU", header=header, rows=cells)
 
 
-def _starts(starts: Sequence[tuple[str, str, dict[str, float]]]) -> Table:
+def _whole_jobs(measures: Sequence[Measure]) -> Table:
     cells = [
-        [shape, name, ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items())]
-        for shape, name, parts in starts
+        [one.shape, one.workload, one.name, f"{one.seconds:.1f}"]
+        for one in measures
+        if one.seconds is not None
     ]
-    return Table(title="Seconds of a start, by part", header=("model", "what", "parts"), rows=cells)
+    header = ("model", "prompts", "what", "seconds")
+    return Table(title="Whole jobs, from the command to its end", header=header, rows=cells)
+
+
+def _starts(starts: Sequence[tuple[Asked, dict[str, float]]]) -> Table:
+    cells = [
+        [asked.shape, asked.name, ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items())]
+        for asked, parts in starts
+    ]
+    header = ("model", "what", "parts")
+    return Table(title="Seconds of a start, or of a whole job, by part", header=header, rows=cells)
 
 
 def _targets(measures: Sequence[Measure]) -> list[Target]:
@@ -272,22 +338,23 @@ def _targets(measures: Sequence[Measure]) -> list[Target]:
     found = []
     for (shape, asked, name), rates in groups.items():
         of_limit = groups.get((shape, asked, "limit"))
-        if of_limit and name in ("replica", "dray"):
+        if of_limit and name in ("replica", "dray", "dray-halves"):
             label = f"{shape}, {asked}: {name} / LLM.generate, core apart"
             found.append(Target(name=label, value=median(rates) / median(of_limit), bound=0.95))
     return found
 
 
 def _notes(arguments: argparse.Namespace) -> list[str]:
-    rows = ", ".join(f"{shape}: {arguments.rows or ROWS[shape]:,}" for shape in arguments.shapes)
+    rows = ", ".join(f"{shape}: {number:,}" for shape, number in arguments.rows.items())
     return [
         f"Rows of a run: {rows}; {WORDS} words (as many tokens) in, {TOKENS} tokens out, greedy. `shared`: "
         f"all rows of a run begin with the same {SHARED['shared']} words.",
         "Engine arguments: vLLM's own for offline work, load_format=dummy, max_model_len=1024, cache's size"
         + "".join(f", {one}" for one in arguments.engine_arg) + ".",
-        "`replica`: dray's replica without Ray. `dray`: `seconds.inference` of `dray run --json`, with every "
-        "commit in it. `-inside`: the engine's core in the same process.",
-        "Engines of a shape are up together, and one works at a time; `dray` is one job for each workload.",
+        "`replica`: dray's replica without Ray. `-inside`: the engine's core in the same process. Engines "
+        f"{'of all shapes ' if arguments.together else ''}are up together, and one works at a time.",
+        "Whole jobs have the same prompts as chats: `dray` (`rows/s`: by `seconds.inference` of `dray run "
+        "--json`, with every commit in it), `dray-halves` with `--replica-gpus 0.5`, and vLLM's `run-batch`.",
     ]  # fmt: skip
 
 

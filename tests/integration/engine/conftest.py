@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import Runner, embedding_spec, generation_spec, running, write_lively_model
+from tests.support.shared_gpu import share_the_gpu
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +18,7 @@ def quiet_vllm() -> Iterator[None]:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         patch.setenv("VLLM_LOGGING_LEVEL", "WARNING")
+        share_the_gpu(patch)
         yield
 
 
