@@ -94,6 +94,17 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     return (yield)
 
 
+_POLICY = os.sched_getscheduler(0)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Each test leaves its process at the priority that it had."""
+    if os.sched_getscheduler(0) != _POLICY:  # SVT-AV1, as root: see film_in_av1 in tests/support
+        os.sched_setscheduler(0, _POLICY, os.sched_param(0))
+        raise AssertionError(f"{item.nodeid} gave its process another scheduling policy: later tests starve")
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.option.seed} (the same again with --seed {config.option.seed})"
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 import base64
 import io
 import random
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tests.support.byte_tokenizer import byte_tokenizer
 
+ROOT = Path(__file__).parents[2]
 SIDE = 56
 """Pixels of a side of a frame."""
 
@@ -166,6 +169,19 @@ def film(
         for packet in stream.encode(None):
             made.mux(packet)
     return file.getvalue()
+
+
+def film_in_av1(folder: Path) -> bytes:
+    """A short one, made in a process of its own.
+
+    As root, SVT-AV1 gives the thread that calls it, and with it all later ones, real-time priority 99: vLLM's
+    threads, which wait by spinning, then leave no other process a core.
+    """
+    path = folder / "av1.mp4"
+    code = f"open({str(path)!r}, 'wb').write(film(1, codec='libsvtav1', size=(64, 64)))"
+    program = f"from tests.support.watching_model import film; {code}"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, capture_output=True)
+    return path.read_bytes()
 
 
 def as_url(content: bytes, kind: str = "mp4") -> str:

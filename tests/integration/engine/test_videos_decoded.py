@@ -16,7 +16,7 @@ import pytest
 from dray.errors import ConfigError, RequestRefused
 from tests.support.seeing_model import picture
 from tests.support.speech_model import sound
-from tests.support.watching_model import as_url, film
+from tests.support.watching_model import as_url, film, film_in_av1
 
 pytestmark = pytest.mark.integration
 
@@ -72,9 +72,9 @@ def test_each_container_gives_its_frames(read: Read, form: str) -> None:
     assert read(film(1, form=form), loader="Qwen2VLVideoProcessor").shape[0] == 4  # two a second
 
 
-def test_formats_and_codecs_of_which_frames_would_be_lost_are_refused(read: Read) -> None:
+def test_formats_and_codecs_of_which_frames_would_be_lost_are_refused(read: Read, tmp_path: Path) -> None:
     """vLLM takes some frames of the first, and none of the second, which OpenCV opens all the same."""
-    for content in (film(1, form="mpegts"), film(1, codec="libsvtav1", size=(64, 64))):
+    for content in (film(1, form="mpegts"), film_in_av1(tmp_path)):
         assert refused(read, content) == ("invalid_video", NO_VIDEO)
 
 
