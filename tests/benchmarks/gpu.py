@@ -77,7 +77,10 @@ def main() -> int:
     report.machine["gpu"] = _asked_gpu("name,memory.total,driver_version") or "none"
     with workload.workspace(arguments.folder) as folder:
         bench = _Bench(folder, arguments, report)
-        bench.rounds()
+        try:
+            bench.rounds()
+        except KeyboardInterrupt:  # an hour of a GPU ends: what has been measured counts
+            report.failures.append("interrupted before its end")
     report.raw = [asdict(measure) for measure in bench.measures]
     tables = (_rates(bench.measures), _whole_jobs(bench.measures), _starts(bench.starts))
     report.tables = [table for table in tables if table.rows]

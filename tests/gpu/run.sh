@@ -3,7 +3,8 @@
 #   turns  engines of both shapes beside each other, the core inside and apart: three rounds (6 minutes)
 #   whole  whole jobs: dray with one replica and with two on the GPU, and vLLM's batch runner (5 minutes)
 #   tests  the GPU's tests, and the engine's integration tests on the GPU, side by side (5 minutes)
-# Results, logs and what nvidia-smi says each second go into RESULTS. It ends after SECONDS with what it has.
+# Results, logs and what nvidia-smi says each second go into RESULTS. After SECONDS it is interrupted, and tells what
+# it has.
 set -euo pipefail
 environment=$1 what=$2 seconds=$3 results=$4
 export PATH=$environment/venv/bin:$PATH
@@ -14,7 +15,7 @@ nvidia-smi --query-gpu=timestamp,utilization.gpu,power.draw,memory.used --format
 trap 'kill %1' EXIT
 
 bench() {
-    timeout --signal INT --kill-after 15 "$seconds" python -m tests.benchmarks.gpu --json "$results/$what.json" \
+    timeout --foreground --signal INT --kill-after 30 "$seconds" python -m tests.benchmarks.gpu --json "$results/$what.json" \
         --timeout 240 --engine-arg 'kernel_config={"enable_jit_warmup": false}' "$@" 2>&1 | tee "$results/$what.txt"
 }
 
@@ -24,10 +25,10 @@ turns)
     tar -czf "$results/logs.tgz" -C "$results" logs && rm -r "$results/logs"
     ;;
 whole)
-    bench --rows 1b=8000 8b=2000 --only dray 1b:dray-halves 1b:run-batch --whole plain
+    bench --rows 1b=8000 8b=2000 --only dray 1b:dray-halves 1b:run-batch --whole plain || true
     ;;
 tests)
-    timeout --signal INT --kill-after 15 "$seconds" python -m pytest tests/gpu tests/integration/engine \
+    timeout --foreground --signal INT --kill-after 30 "$seconds" python -m pytest tests/gpu tests/integration/engine \
         -n 15 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --chaos-rounds 5 \
         --durations 40 -rA > "$results/tests.txt" 2>&1 || true
     grep -E '^(FAILED|ERROR) |passed|failed' "$results/tests.txt" | cut -c1-300
