@@ -104,7 +104,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", choices=list(ROWS), default=["1b", "8b"])
     parser.add_argument("--together", action="store_true", help="start the engines of all shapes at once")
     parser.add_argument(
-        "--rows", nargs="+", default=[], metavar="[SHAPE=]ROWS", help="of a run, instead of the shape's own"
+        "--rows", nargs="+", type=_rows, default=[], metavar="[SHAPE=]ROWS", help="instead of the shape's own"
     )
     parser.add_argument(
         "--whole", nargs="+", choices=list(SHARED), default=list(SHARED), help="the prompts of whole jobs"
@@ -122,18 +122,17 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if arguments.smoke:
         arguments.only = ["replica"]
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
-    arguments.rows = {shape: _rows_of(shape, arguments.rows) for shape in arguments.shapes}
+    given = dict(arguments.rows)
+    arguments.rows = {shape: given.get(shape, given.get("", ROWS[shape])) for shape in arguments.shapes}
     return arguments
 
 
-def _rows_of(shape: str, asked: Sequence[str]) -> int:
-    """The last of the numbers that is for all shapes, or for this one."""
-    found = ROWS[shape]
-    for one in asked:
-        named, _, rows = one.rpartition("=")
-        if named in ("", shape):
-            found = int(rows)
-    return found
+def _rows(said: str) -> tuple[str, int]:
+    """``1b=3000``, or a number for all other shapes, whose name is then empty."""
+    shape, _, number = said.rpartition("=")
+    if shape not in ("", *ROWS) or not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"{said!r} is neither a number nor one of {', '.join(ROWS)}=NUMBER")
+    return shape, int(number)
 
 
 class _Bench:

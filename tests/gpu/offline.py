@@ -59,8 +59,7 @@ def main() -> None:
     arguments = parse()
     folder: Path = arguments.folder
     site = folder / "site"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    _make_room(folder)
     wanted = folder / "wanted.txt"
     wanted.write_text("\n".join(_missing(_names(arguments.present))) + "\n")
     _install(wanted, site)
@@ -75,9 +74,21 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="is emptied, and gets the parts")
+    parser.add_argument("folder", type=Path, help="a new one, or one of an earlier run, which is replaced")
     parser.add_argument("--present", type=Path, required=True, help="names of what is installed there")
     return parser.parse_args()
+
+
+def _make_room(folder: Path) -> None:
+    """An empty folder; only what an earlier run wrote is deleted.
+
+    Raises:
+        SystemExit: the folder holds something else.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / "wanted.txt").is_file():
+        raise SystemExit(f"{folder} holds other files, which would be deleted: name a new folder")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
 
 
 def _names(path: Path) -> set[str]:

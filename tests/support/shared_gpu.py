@@ -20,8 +20,8 @@ _DEFAULT_SHARE = 0.92  # what `LLM` says where its caller says nothing
 def share_the_gpu(patch: pytest.MonkeyPatch) -> None:
     """Give vLLM's engines of this process small caches by default; without a GPU this does nothing.
 
-    ``pytest tests/integration/engine`` runs so on a GPU, in several processes: each engine would else
-    take 92% of the GPU's memory.
+    ``pytest tests/integration/engine`` can so run on a GPU in several processes: each engine would else take
+    92% of the GPU's memory. No GPU has run it yet.
     """
     if shutil.which("nvidia-smi") is None:
         return
