@@ -14,9 +14,10 @@ from dray.places import short_name
 class Life:
     """What is known of one replica, so far. Moments are seconds since 1970.
 
-    ``asked``: the cluster was asked for it; ``process``: its process began; ``ready``: it can take work;
-    ``leaving``: it takes no more; ``ended``: it is gone. ``lost``: it died. ``successor``: it stands
-    in for one that was lost, or had to leave. It asks for ``gpus`` of its node, and of each of ``others``.
+    ``asked``: the cluster was asked for it; ``placed``: it was first seen on its node; ``process``: its
+    process began; ``ready``: it can take work; ``leaving``: it takes no more; ``ended``: it is gone.
+    ``lost``: it died. ``successor``: it stands in for one that was lost, or had to leave. It asks for
+    ``gpus`` of its node, and of each of ``others``.
     Its engine's counters, at ``looked``: ``busy`` seconds, ``row_seconds`` (those seconds times the rows
     in the engine), ``answered_seconds`` (of them, those of rows that it finished), ``running`` and
     ``finished`` rows. ``committed``: rows of this replica that are in the store.
@@ -28,6 +29,7 @@ class Life:
     host: str = ""
     others: tuple[str, ...] = ()
     gpus: float = 0.0
+    placed: float | None = None
     process: float | None = None
     ready: float | None = None
     leaving: float | None = None
@@ -42,6 +44,11 @@ class Life:
     running: int = 0
     finished: int = 0
     committed: int = 0
+
+    @property
+    def came(self) -> float:
+        """When it came to its node, as far as is known: it may have waited for hours until there was room."""
+        return self.asked if self.placed is None else max(self.asked, self.placed)
 
     def shares(self, end: float) -> tuple[float, float]:
         """Shares of its busy time up to ``end``: on rows that it never finished, and that were not committed.
@@ -85,7 +92,7 @@ def spans_of(lives: Sequence[Life], nodes: Mapping[str, NodeBill], *, epoch: int
             by_node[life.node].append(life)
     found: list[Span] = []
     for node, here in by_node.items():
-        here.sort(key=lambda life: life.asked)
+        here.sort(key=lambda life: life.came)
         facts = nodes.get(node) or NodeBill(began=here[0].asked)
         found += _of_node(node, here, facts, epoch, now)
     return found
@@ -122,7 +129,7 @@ def _tracks(lives: list[Life]) -> list[list[Life]]:
     for life in lives:
         for track in tracks:
             ended = track[-1].ended
-            if ended is not None and ended <= life.asked:
+            if ended is not None and ended <= life.came:
                 track.append(life)
                 break
         else:

@@ -8,7 +8,8 @@ the node is gone, or as good as.
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from dray.cluster.base import Node
@@ -16,6 +17,9 @@ from dray.cluster.ray_nodes import live_nodes
 from dray.cluster.ray_private import ActorDeath, death_of, draining
 
 _CONNECT_SECONDS = 1.0
+
+_AWAY_SECONDS = 60.0
+"""For this long a node that took no connections is not tried again: Ray calls it dead by then, if it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,21 @@ class NodeFacts:
     node: str | None = None
 
 
+class Unreachable:
+    """Nodes that took no connections a moment ago. One that a broken network hid is tried again later."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def add(self, node_id: str) -> None:
+        """It took none just now, or was not there."""
+        if node_id not in self:
+            self._until[node_id] = time.monotonic() + _AWAY_SECONDS
+
+    def __contains__(self, node_id: object) -> bool:
+        return time.monotonic() < self._until.get(str(node_id), 0.0)
+
+
 def is_gone(actor_id: str, node_id: str | None) -> bool:
     """Whether Ray knows by now that a replica is dead, or its node takes no connections."""
     death = death_of(actor_id)
@@ -39,7 +58,7 @@ def is_gone(actor_id: str, node_id: str | None) -> bool:
 
 
 def diagnose(
-    actor_id: str, node_id: str | None, others: Sequence[str], *, unreachable: Collection[str]
+    actor_id: str, node_id: str | None, others: Sequence[str], *, unreachable: Container[str]
 ) -> NodeFacts:
     """What is known by now: whether a replica died alone or with its node, or with one of its ``others``.
 

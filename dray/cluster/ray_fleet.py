@@ -9,7 +9,7 @@ from typing import Any
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import NAMESPACE, ClusterInfo, Node
 from dray.cluster.capacity import Capacity, capacity_now, no_place_for_tasks
-from dray.cluster.losses import NodeFacts, diagnose, is_gone
+from dray.cluster.losses import NodeFacts, Unreachable, diagnose, is_gone
 from dray.cluster.placing import actor_options, in_group, let_go, reserve
 from dray.cluster.ray_private import drain, node_of, nodes_of_group
 from dray.cluster.reach import Needs, NodeReach, Reached
@@ -41,7 +41,7 @@ class RayFleet:
     def __init__(self, info: ClusterInfo) -> None:
         self.info = info
         self._watchers = NodeWatchers()
-        self._unreachable: set[str] = set()
+        self._unreachable = Unreachable()
         self._processes: list[RayReplicaProcess] = []
         self._reach: NodeReach | None = None
 
@@ -119,7 +119,7 @@ class RayReplicaProcess:
     Of a replica on several nodes, ``group`` is its placement group.
     """
 
-    def __init__(self, replica: RayReplica, unreachable: set[str], group: Any) -> None:
+    def __init__(self, replica: RayReplica, unreachable: Unreachable, group: Any) -> None:
         self.replica = replica
         self._unreachable = unreachable
         self._group = group

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -56,6 +56,7 @@ class NodeWatch:
         self._spot = spot
         self._guard = threading.Lock()
         self._found: list[Notice] = []
+        self._times: Counter[str] = Counter()  # how often each notice came
         self._told = _Warnings()
         logging.getLogger("dray.notices").addHandler(self._told)
         threading.Thread(target=self._start, name="dray-notices", daemon=True).start()
@@ -80,8 +81,11 @@ class NodeWatch:
         Watcher(host.sources, self._take).start()
 
     def _take(self, notice: Notice) -> None:
+        """The driver hears again of one that was withdrawn and came back: some ids have no time in them."""
         with self._guard:
-            self._found.append(notice)
+            self._times[notice.id] += 1
+            times = self._times[notice.id]
+            self._found.append(notice if times == 1 else replace(notice, id=f"{notice.id}#{times}"))
 
 
 class _Warnings(logging.Handler):

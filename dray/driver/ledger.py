@@ -28,6 +28,9 @@ from dray.store import ReplicaState, Store
 _SECONDS_A_REPLICA = 0.3
 """Between two writes for each replica: one of 1,000 replicas took 0.4 s on PostgreSQL."""
 
+_AWAY_SECONDS = 120.0
+"""Ray takes up to a minute to call a node dead: one that left so soon after a loss went with that loss."""
+
 
 class Ledger:
     """Hears what becomes of replicas and nodes. A driver that is killed loses the last seconds of it.
@@ -39,7 +42,8 @@ class Ledger:
         self._now = job.clock
         self._job = job
         self._lives: dict[str, Life] = {}
-        self._gone: dict[str, float] = {}
+        self._lost: dict[str, float] = {}  # nodes that a loss showed to be gone, or to be leaving
+        self._left: dict[str, float] = {}  # nodes that are in the cluster no more
         self._began = min(job.started, info.ready + self._now.ahead() - info.seconds)
         self._nodes = {node.node_id: node for node in info.nodes}
         # Since when each node counts; one that others may use, from the job's first replica on it.
@@ -58,12 +62,14 @@ class Ledger:
             self._note_status(event.status)
         elif isinstance(event, ReplicaLost) and event.name in self._lives:
             life = self._lives[event.name]
-            life.lost, life.node = True, life.node or event.node
-            self._use(life)
-            self._see(event.node, self._now())
+            life.lost = True
+            if (node := life.node or event.node) is not None:
+                self._come(life, node, self._now())
             life.ended = life.ended or self._now()
-        elif isinstance(event, NodeLost | NodeLeft):
-            self._gone.setdefault(event.node, self._now())
+        elif isinstance(event, NodeLost):
+            self._lost[event.node] = self._now()
+        elif isinstance(event, NodeLeft):
+            self._left[event.node] = self._now()
 
     def keep(self, store: Store, *, last: bool = False) -> None:
         """Put what the nodes did so far into the store, if it is time to, or this is the ``last`` time.
@@ -85,11 +91,11 @@ class Ledger:
     def spans(self, now: float) -> list[Span]:
         """What the nodes did up to ``now``."""
         lives = [part for life in self._lives.values() for part in self._parts(life)]
-        asked: defaultdict[str, list[float]] = defaultdict(list)
+        by_node: defaultdict[str, list[Life]] = defaultdict(list)
         for life in lives:
             if life.node is not None:
-                asked[life.node].append(life.asked)
-        facts = {node: self._facts(node, times) for node, times in asked.items()}
+                by_node[life.node].append(life)
+        facts = {node: self._facts(node, here) for node, here in by_node.items()}
         return spans_of(lives, facts, epoch=self._job.lease.epoch, now=now)
 
     def _parts(self, life: Life) -> list[Life]:
@@ -104,9 +110,15 @@ class Ledger:
         found = [span for span in self.spans(self._now()) if span.price is not None]
         return account_of(found).dollars or 0.0
 
-    def hourly(self, nodes: Collection[str]) -> float:
-        """Dollars that these nodes cost an hour, those without a price left out."""
-        return sum(price_of(self._nodes.get(node), self._given) or 0 for node in nodes) / MICRO
+    def hourly(self, nodes: Collection[str], *, spot: bool | None = None) -> float:
+        """Dollars that these nodes cost an hour, those without a price left out.
+
+        With ``spot``, what their types cost as spot, or on demand.
+        """
+        known = [self._nodes.get(node) for node in nodes]
+        if spot is not None:
+            known = [node and replace(node, spot=spot) for node in known]
+        return sum(price_of(node, self._given) or 0 for node in known) / MICRO
 
     def unpriced(self, nodes: Collection[str]) -> set[str]:
         """Those of these nodes without a price."""
@@ -124,23 +136,31 @@ class Ledger:
         """
         self._nodes |= {node.node_id: node for node in nodes}
 
-    def _see(self, node: str | None, at: float) -> None:
-        if node is not None:
-            self._seen.setdefault(node, at)
-
-    def _facts(self, node: str, asked: Collection[float]) -> NodeBill:
+    def _facts(self, node: str, lives: Collection[Life]) -> NodeBill:
         """A node that was there at the beginning counts from then on, others from the first replica on them.
 
-        Not from when a replica was ``asked`` for: it may have waited for hours until there was a machine.
+        Not from when a replica was asked for: it may have waited for hours until there was a machine.
         """
         known = self._nodes.get(node)
-        gone = self._gone.get(node)
+        gone = self._end(node, lives)
         return NodeBill(
-            began=self._seen.get(node, min(asked)),
-            ended=None if gone is None or max(asked) > gone else gone,
+            began=self._seen.get(node, min(life.asked for life in lives)),
+            ended=None if gone is None or max(life.came for life in lives) > gone else gone,
             gpus=known.gpus if known is not None else 0.0,
             price=price_of(known, self._given),
         )
+
+    def _end(self, node: str, lives: Collection[Life]) -> float | None:
+        """When a node left; None where it is still there.
+
+        The loss before that gives the moment more exactly. A loss alone proves nothing: an engine that
+        crashes while a notice is in force counts as lost with its node, which may work on for days.
+        """
+        left, lost = self._left.get(node), self._lost.get(node)
+        if left is None or lost is None or not 0 <= left - lost <= _AWAY_SECONDS:
+            return left
+        ends = [left if life.ended is None else life.ended for life in lives]
+        return min(left, max(lost, *ends))
 
     def _life(self, name: str, began: float) -> Life:
         """What is known of a replica. It is a successor if one before it in its lane had a node.
@@ -153,19 +173,24 @@ class Ledger:
             self._lives[name] = Life(name=name, asked=asked, successor=successor)
         return self._lives[name]
 
-    def _use(self, life: Life) -> None:
-        if life.node is not None:
+    def _come(self, life: Life, node: str, at: float) -> None:
+        """It was seen on this node at this moment, or before."""
+        life.node = node
+        if life.placed is None:
+            life.placed = at
             self._used.add(first_of(life.name))
+        self._seen.setdefault(node, at)
 
     def _note_change(self, event: ReplicaChanged) -> None:
         life = self._life(event.name, event.began)
         at = life.asked + event.at - event.began
         life.gpus = life.gpus or event.gpus
-        life.node, life.host = event.node or life.node, event.host or life.host
+        life.host = event.host or life.host
         life.others = event.others or life.others
-        self._use(life)
-        for node in event.nodes:
-            self._see(node, at)
+        if event.node is not None:
+            self._come(life, event.node, at)
+        for node in event.others:
+            self._seen.setdefault(node, at)
         if event.state is ReplicaState.LEAVING:
             life.leaving = life.leaving or at
         elif event.state is ReplicaState.GONE:

@@ -21,7 +21,7 @@ from dray.driver.replicas.news import PoolNews
 from dray.driver.replicas.pool import ReplicaPool
 from dray.driver.replicas.readiness import Readiness
 from dray.driver.resting import put_to_rest
-from dray.driver.shard_tasks.idling import IdleWatch, bound_tasks
+from dray.driver.shard_tasks.idling import IdleWatch, bound_tasks, feedable
 from dray.driver.shard_tasks.reach import ReachWatch, needs_of
 from dray.driver.shard_tasks.shards import ShardTasks
 from dray.driver.shard_tasks.slots import mean_rows
@@ -74,8 +74,9 @@ class Driver:
         emit = self._events.append
         self._intervals = intervals or Intervals()
         prefix = f"{job.job_id}/{job.lease.epoch}"
+        limits = feedable(job, ReplicaRange(replicas, max(most or replicas, replicas)), fleet.info, emit)
         self._pool = ReplicaPool(
-            prefix, spec, fleet, replicas, self._intervals, most=most, shard_rows=mean_rows(shards)
+            prefix, spec, fleet, replicas, self._intervals, most=limits.most, shard_rows=mean_rows(shards)
         )
         self._news = PoolNews(job, self._pool, emit)
         bound = bound_tasks(job, replicas, fleet.info, emit)
@@ -92,7 +93,7 @@ class Driver:
             fleet,
             emit,
             self._resized,
-            limits=ReplicaRange(replicas, max(most or replicas, replicas)),
+            limits=limits,
             purse=Purse(job, self._ledger, emit),
             intervals=self._intervals,
             markets=MarketChoice() if chooses_market else None,

@@ -159,14 +159,20 @@ class _Watch:
             except Exception as error:  # noqa: BLE001  looked at again; replicas load without an agent too
                 # Only dray's own messages are known to quote nothing.
                 told = str(error) if isinstance(error, DrayError) else type(error).__name__
-                self._tell(Warned(line=f"looking at the nodes' weights: {told}"))
+                self._warn(f"looking at the nodes' weights: {told}")
             self._over.wait(LOOK_EVERY if not self._complete else 10 * LOOK_EVERY)
+
+    def _warn(self, reason: str) -> None:
+        """Once: it may last for as long as the job."""
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            self._tell(Warned(line=reason))
 
     def _say(self, found: list[ModelProgress]) -> None:
         """A line every few seconds, and one when all have it."""
-        for reason in {node.failure for node in found if node.failure} - self._reasons:
-            self._reasons.add(reason)  # the replicas of the node meet it too
-            self._tell(Warned(line=reason))
+        for node in found:
+            if node.failure:  # the replicas of the node meet it too
+                self._warn(node.failure)
         most = max((node.ready for node in found), default=0)
         if most > self._most:  # nodes that come and go before they have it whole are no progress
             self._most = most

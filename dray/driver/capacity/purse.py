@@ -111,10 +111,13 @@ class Purse:
         self._look_ahead(store, load, now)
         return now
 
-    def hourly(self, replicas: Sequence[Collection[str]]) -> float:
-        """Dollars that a replica costs an hour, on average, given the nodes of each."""
+    def hourly(self, replicas: Sequence[Collection[str]], *, spot: bool | None = None) -> float:
+        """Dollars that a replica costs an hour, on average, given the nodes of each.
+
+        With ``spot``, what nodes of their types cost as spot, or on demand.
+        """
         nodes = {node for each in replicas for node in each}
-        return self._ledger.hourly(nodes) / len(replicas) if replicas else 0.0
+        return self._ledger.hourly(nodes, spot=spot) / len(replicas) if replicas else 0.0
 
     # -- what there is ------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ from dray.job.options.replica_range import ReplicaRange
 from dray.store import Store
 
 _USUAL_START = 60.0  # of a replica, until one was seen
+_BOOT = 120.0
+"""Seconds in which a rented machine joins the cluster: EC2 takes one to two minutes."""
 
 
 class Scaling:
@@ -52,6 +54,7 @@ class Scaling:
         self._intervals = intervals
         self._markets = markets
         self._in_time = True
+        self._hourly = (0.0, 0.0)  # what a replica costs on spot and on demand
         self._rate = Rate()
         self._look_at = 0.0
         self._most_until: tuple[int, float] | None = None  # no more than so many before that time
@@ -82,8 +85,11 @@ class Scaling:
         began = time.monotonic()
         if began < self._look_at:
             return
-        work = work_of(store.shards(self._job.job_id), store.now())
+        self._look(store)
         self._look_at = began + LOOK_SHARE * (time.monotonic() - began)
+
+    def _look(self, store: Store) -> None:
+        work = work_of(store.shards(self._job.job_id), store.now())
         load = self._load(work)
         self._see_nodes()
         self._give_up_missing(store, load)
@@ -139,8 +145,10 @@ class Scaling:
         return [] if self._fleet.info.own else self._pool.unused(self._intervals.shrink)
 
     def _start_seconds(self) -> float:
+        """What one more replica would take. How long others waited for a machine says nothing of it."""
         starts = self._pool.starts()
-        return median([one.ready - one.began for one in starts]) if starts else _USUAL_START
+        seen = median([one.seconds for one in starts]) if starts else _USUAL_START
+        return seen if self._markets is None else seen + _BOOT
 
     def _most(self) -> int:
         """As many as may be at present."""
@@ -191,7 +199,7 @@ class Scaling:
         if self._markets is None:
             return
         on_spot, others = self._by_market()
-        spot_price, on_demand_price = (self._purse.hourly(those) for those in (on_spot, others))
+        spot_price, on_demand_price = self._prices(on_spot, others)
         held = Held(
             wanted=self._pool.lanes,
             spot=len(on_spot),
@@ -204,6 +212,17 @@ class Scaling:
         if chosen is not None:
             self._emit(MarketDecided(on_demand=chosen.on_demand, reason=chosen.reason))
             self._purse.note(store, chosen.reason)
+
+    def _prices(self, on_spot: list[tuple[str, ...]], others: list[tuple[str, ...]]) -> tuple[float, float]:
+        """Dollars that a replica costs an hour on spot and on demand, as far as known; those of before else.
+
+        Where none is on one of them, it is what the machines of the other would cost there: a budget is to
+        hold back the first machine on demand, too.
+        """
+        if on_spot or others:
+            spot = self._purse.hourly(on_spot or others, spot=True)
+            self._hourly = spot, self._purse.hourly(others or on_spot, spot=False)
+        return self._hourly
 
     def _by_market(self) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
         """The nodes of each replica that can take work: of those that spot can end, and of the others."""

@@ -20,15 +20,21 @@ _QUIET_SECONDS = 5.0  # without an answer or an error, after which a question go
 class ReplicaStart:
     """How a replica's start went, in seconds since 1970.
 
-    ``began`` is when the cluster was asked for it, ``process`` when its process began to build the engine,
-    and ``ready`` when that could take work.
+    ``began`` is when the cluster was asked for it, ``placed`` when it was first seen on a node, ``process``
+    when its process began to build the engine, and ``ready`` when that could take work.
     """
 
     name: str
     began: float
+    placed: float
     process: float
     ready: float
     info: EngineInfo
+
+    @property
+    def seconds(self) -> float:
+        """From its place on a node to the first work: it may have waited for hours until there was one."""
+        return self.ready - self.placed
 
 
 @dataclass(kw_only=True, eq=False)
@@ -63,6 +69,7 @@ class ReplicaHandle:
     asked: float = field(default_factory=time.monotonic)
     clock: SteadyClock = field(default_factory=SteadyClock)
     watched: Callable[[], float] = time.monotonic
+    _came: float | None = None  # when it was placed, in seconds since 1970
     _polled: float | None = None
     _ask_at: float = 0.0
 
@@ -119,7 +126,12 @@ class ReplicaHandle:
         seen, ready = self.clock(), began.where.ready
         ready = ready if self.began <= ready <= seen else seen  # its node's clock may be another one
         self.start = ReplicaStart(
-            name=self.name, began=self.began, process=began.where.process, ready=ready, info=began.info
+            name=self.name,
+            began=self.began,
+            placed=min(max(self._came or began.where.process, self.began), ready),
+            process=began.where.process,
+            ready=ready,
+            info=began.info,
         )
         self.node, self.host = began.where.node_id, began.where.host
         self.others = self.process.others()
@@ -145,7 +157,8 @@ class ReplicaHandle:
         if self.placed is None:
             self.place = self.process.node()
             self.others = self.process.others()
-            self.placed = None if self.place is None else self.watched()
+            if self.place is not None:
+                self.placed, self._came = self.watched(), self.clock()
         return self.placed is not None
 
     def is_overdue(self, seconds: float) -> bool:

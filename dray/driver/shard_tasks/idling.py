@@ -15,6 +15,7 @@ from dray.driver.replicas.pool import ReplicaPool
 from dray.driver.shard_tasks.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.errors import StoreError
 from dray.job.beginning.opening import OpenJob
+from dray.job.options.replica_range import ReplicaRange
 from dray.report.wording import plural
 from dray.store import Shard, ShardState, Store, open_store
 
@@ -74,6 +75,16 @@ def bound_tasks(job: OpenJob, lanes: int, cluster: ClusterInfo, emit: Callable[[
     if bound.told is not None:
         emit(Warned(line=f"{lanes} replicas, but {bound.told}"))
     return bound
+
+
+def feedable(
+    job: OpenJob, limits: ReplicaRange, cluster: ClusterInfo, emit: Callable[[Event], None]
+) -> ReplicaRange:
+    """Without replicas that no shard task could feed: they would be paid for, and stay idle."""
+    if limits.fixed:
+        return limits
+    bound = bound_tasks(job, limits.most, cluster, emit)
+    return ReplicaRange(limits.least, max(limits.least, min(limits.most, bound.tasks)))
 
 
 def why_idle(

@@ -9,7 +9,7 @@ import pytest
 
 from dray.cluster import watching
 from dray.cluster.base import Node
-from dray.cluster.watching import Heard, NodeWatchers
+from dray.cluster.watching import Heard, NodeWatch, NodeWatchers
 from dray.notices import Kind, Notice
 
 pytestmark = pytest.mark.unit
@@ -36,6 +36,20 @@ def test_a_notice_is_news_once(heard: dict[str, Heard]) -> None:
     heard["n"] = Heard([_notice(Kind.INTERRUPTION)], [])
     assert [notice.kind for _, notice in watchers.look({"n"})] == [Kind.INTERRUPTION]
     assert watchers.look({"n"}) == []
+
+
+def test_a_notice_that_was_withdrawn_is_news_when_it_comes_again(
+    heard: dict[str, Heard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a taint without a time in its id: Kubernetes writes one for NoExecute alone."""
+    monkeypatch.setattr(NodeWatch, "_start", lambda self: None)
+    watch, watchers = NodeWatch(), NodeWatchers()
+    for _ in range(3):
+        watch._take(_notice(Kind.INTERRUPTION))
+        heard["n"] = watch.heard()
+        [(node, notice)] = watchers.look({"n"})
+        assert (node, notice.kind) == (NODE, Kind.INTERRUPTION)
+        assert watchers.look({"n"}) == []
 
 
 @pytest.mark.parametrize("ahead", [-600.0, 0.0, 600.0])

@@ -47,7 +47,9 @@ def test_parts_that_took_time_are_told(
         timeline=timeline,
         weights=weights,
     )
-    start = ReplicaStart(name="job/replica-0", began=100.0, process=100.5, ready=106.24, info=info)
+    start = ReplicaStart(
+        name="job/replica-0", began=100.0, placed=100.0, process=100.5, ready=106.24, info=info
+    )
     assert ReplicaReady(start=start).text == f"replica-0 ready after 6.2 s{told}"
 
 

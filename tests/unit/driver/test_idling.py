@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.driver.events import Event
-from dray.driver.shard_tasks.idling import Bound, IdleWatch, bound_of, standby_of, why_idle
+from dray.driver.shard_tasks import idling
+from dray.driver.shard_tasks.idling import Bound, IdleWatch, bound_of, feedable, standby_of, why_idle
 from dray.driver.shard_tasks.slots import MOST_SLOTS
+from dray.job.options.replica_range import ReplicaRange
 from dray.store import ShardState
 from tests.support.clocks import replace_here
 
@@ -87,6 +90,24 @@ def test_what_binds_is_told_where_replicas_are_left_without_work() -> None:
     assert found.told == (
         "the memory of the stable nodes (16 GiB) holds 57 shard tasks: "
         "mark more nodes dray_stable, or larger ones"
+    )
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "expected"), [(1, 128, 13), (20, 128, 20), (1, 8, 8), (128, 128, 128)]
+)
+def test_a_job_grows_no_further_than_its_shard_tasks_can_feed(
+    monkeypatch: pytest.MonkeyPatch, least: int, most: int, expected: int
+) -> None:
+    """More replicas would be paid for and idle: 13 shard tasks have a connection."""
+    store: Any = SimpleNamespace(most_connections=lambda: 23)
+    monkeypatch.setattr(idling, "open_store", lambda *_, **__: nullcontext(store))
+    job: Any = SimpleNamespace(settings=SimpleNamespace(store_url="postgresql://"))
+    cluster: Any = SimpleNamespace(nodes=())
+    told: list[Event] = []
+    assert feedable(job, ReplicaRange(least, most), cluster, told.append) == ReplicaRange(least, expected)
+    assert ["PostgreSQL allows 23 connections" in (one.text or "") for one in told] == [True] * (
+        most == 128 and least < most
     )
 
 

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from dray.account import account_of
 from dray.account.spans import Phase
 from dray.cluster.base import ClusterInfo, Node
-from dray.driver.events import ReplicaChanged, ReplicaLooked, ReplicaReady
+from dray.driver.events import NodeLeft, NodeLost, ReplicaChanged, ReplicaLooked, ReplicaReady
 from dray.driver.ledger import Ledger
 from dray.driver.replicas.handle import ReplicaHandle
 from dray.engine.loop_stats import LoopStats
@@ -140,6 +141,74 @@ def test_only_a_replica_that_had_a_node_was_interrupted(ledger: Ledger, node: st
     change(ledger, ReplicaState.STARTING, 100.0, "b", name="replica-0~1", began=90.0)
     [phase] = {span.phase for span in ledger.spans(110.0) if span.replica == "replica-0~1"}
     assert (phase is Phase.RESTART) == (node is not None)
+
+
+@pytest.mark.parametrize("late", [0.0, 2.0])
+def test_a_replica_that_waited_for_the_gpu_of_another_takes_its_place(ledger: Ledger, late: float) -> None:
+    """Also where the store was away, so that the first one's end was told after the second was asked for."""
+    ledger.meet([Node(node_id="n", host="n", cpus=8, gpus=1, stable=False)])
+    change(ledger, ReplicaState.STARTING, 0.0, "n")
+    change(ledger, ReplicaState.STARTING, 0.0, None, name="replica-1")  # no room for it yet
+    change(ledger, ReplicaState.GONE, 2 * HOUR + late, "n")
+    change(ledger, ReplicaState.STARTING, 2 * HOUR + late, "n", name="replica-1")
+    spans = ledger.spans(4 * HOUR)
+    assert {span.places for span in spans} == {1}
+    assert account_of(spans).gpu_seconds == pytest.approx(4 * HOUR)
+    assert sum(span.micros for span in spans if span.replica == "replica-0") / 1e6 == 2 * HOUR + late
+
+
+class _At(SteadyClock):
+    """A clock that stands still."""
+
+    def __init__(self, at: float) -> None:
+        super().__init__()
+        self.at = at
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def hear(ledger: Ledger, event: NodeLost | NodeLeft, at: float) -> None:
+    ledger._now = _At(at)
+    ledger.hear(event)
+
+
+LOST = NodeLost(node="n", replica="replica-0", cause="SPOT")
+LEFT = NodeLeft(node="n")
+
+
+def paid(ledger: Ledger, now: float) -> float:
+    """Hours of the node."""
+    return sum(span.micros / span.places for span in ledger.spans(now)) / (HOUR * 1e6)
+
+
+def test_a_crash_under_a_notice_does_not_end_the_bill_of_a_node_that_works_on(ledger: Ledger) -> None:
+    """One of its two replicas crashes while a rebalance notice is in force: that counts as a lost node."""
+    for name in ("replica-0", "replica-1"):
+        change(ledger, ReplicaState.STARTING, 0.0, "n", name=name)
+    change(ledger, ReplicaState.GONE, HOUR, "n")
+    hear(ledger, LOST, HOUR)
+    assert paid(ledger, 5 * HOUR) == pytest.approx(5)
+    hear(ledger, LEFT, 6 * HOUR)
+    assert paid(ledger, 8 * HOUR) == pytest.approx(6)
+
+
+def test_a_node_that_was_thought_lost_is_paid_until_it_leaves(ledger: Ledger) -> None:
+    change(ledger, ReplicaState.STARTING, 0.0, "n")
+    change(ledger, ReplicaState.GONE, HOUR, "n")
+    hear(ledger, LOST, HOUR)
+    change(ledger, ReplicaState.STARTING, HOUR + 5.0, "n", name="replica-0~1", began=HOUR + 5.0)
+    change(ledger, ReplicaState.GONE, 2 * HOUR, "n", name="replica-0~1", began=HOUR + 5.0)
+    hear(ledger, LEFT, 2 * HOUR)
+    assert paid(ledger, 10 * HOUR) == pytest.approx(2)
+
+
+def test_a_node_that_went_is_not_paid_for_until_ray_has_noticed(ledger: Ledger) -> None:
+    change(ledger, ReplicaState.STARTING, 0.0, "n")
+    change(ledger, ReplicaState.GONE, HOUR, "n")
+    hear(ledger, LOST, HOUR)
+    hear(ledger, LEFT, HOUR + 60.0)
+    assert paid(ledger, 10 * HOUR) == pytest.approx(1)
 
 
 class Told:

@@ -42,7 +42,7 @@ def _start(name: str = "job/replica-0", began: float = 100.0) -> ReplicaStart:
         engine="vllm", version="0", model="m", max_num_seqs=1, max_model_len=9, timeline={"import": 2.0},
         weights=(90.0, 104.0),
     )  # fmt: skip
-    return ReplicaStart(name=name, began=began, process=began + 1, ready=began + 5, info=info)
+    return ReplicaStart(name=name, began=began, placed=began, process=began + 1, ready=began + 5, info=info)
 
 
 def _status(began: float) -> ReplicaStatus:

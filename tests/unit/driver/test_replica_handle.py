@@ -54,6 +54,24 @@ def test_the_time_of_a_start_begins_when_it_has_a_place(
     assert replica.is_overdue(60.0)
 
 
+def test_what_a_start_takes_begins_when_it_has_a_place(
+    replica: ReplicaHandle,
+    process: ScriptedProcess,
+    clock: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job would never grow whose first replica waited for its machine for longer than is left to do."""
+    replace_here(monkeypatch, time, "time", lambda: replica.began + clock.now - 1000.0)
+    clock.now += 1500.0
+    assert not replica.has_place()
+    process.place, process.polls = "node", [True]
+    assert replica.has_place()
+    clock.now += 40.0
+    assert replica.poll() and replica.start is not None
+    assert replica.start.seconds == pytest.approx(40.0, abs=1.0)
+    assert replica.start.ready - replica.start.began == pytest.approx(1540.0, abs=1.0)
+
+
 def _unsure(replica: ReplicaHandle) -> float | None:
     """As it is now: mypy takes a value that a test has set for the value for ever."""
     return replica.unsure

@@ -57,6 +57,27 @@ def test_an_error_that_is_not_drays_ends_no_watch(monkeypatch: pytest.MonkeyPatc
     ]
 
 
+class _Lasting:
+    """A model whose progress can never be read."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def describe(self, node: str) -> ModelProgress:
+        self.looks += 1
+        raise WeightsError("no progress here")
+
+
+def test_an_error_that_lasts_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_watch, "LOOK_EVERY", 0.01)
+    told: list[Event] = []
+    job: Any = SimpleNamespace(weights=object())
+    model: Any = _Lasting()
+    with weights_on(job, model, told.append, lambda: None):
+        until(lambda: model.looks > 5)
+    assert [one.text for one in told] == ["looking at the nodes' weights: no progress here"]
+
+
 def test_jobs_of_one_name_in_two_stores_hold_the_model_each_for_itself(
     make_settings: Callable[..., JobSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
