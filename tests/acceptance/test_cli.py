@@ -173,6 +173,7 @@ def test_cancel_from_elsewhere_then_resume(
     _check_resumed(resumed, ended, output, undisturbed[0])
 
 
+@pytest.mark.heavy
 def test_ctrl_c_once_ends_cleanly(undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     arguments = run_arguments(requests, output, settings=SLOW)

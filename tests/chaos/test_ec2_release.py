@@ -52,6 +52,7 @@ def moto() -> Iterator[MotoEc2]:
     server.stop()
 
 
+@pytest.mark.heavy
 def test_no_instance_outlives_a_cluster(moto: MotoEc2, seed: int, chaos_rounds: int) -> None:
     rounds = MANY if chaos_rounds >= MANY_ROUNDS else FEW
     ends = Counter[str]()

@@ -49,7 +49,7 @@ MEASURED = {
     "weights_s3": {"clean"},
     "interruptions": {"dray"},
 }
-LIGHT = {"ordering", "deadline", "cost", "places"}
+LIGHT = {"deadline", "cost", "places"}
 """The others start engines, clusters or servers of their own, and are heavy."""
 
 

@@ -76,6 +76,7 @@ def test_a_release_waits_for_what_was_left() -> None:
     assert not psutil.pid_exists(head)
 
 
+@pytest.mark.heavy
 def test_a_token_of_a_cluster_that_was_left_is_for_no_other(
     raylets: Raylets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_token_of_a_cluster_that_was_left_is_for_no_other(
         cluster.leave()
 
 
+@pytest.mark.heavy
 def test_a_second_leave_takes_nothing_of_the_next_cluster(raylets: Raylets) -> None:
     first, second = RayCluster(SETTINGS), RayCluster(raylets.settings)
     first.wait()

@@ -208,6 +208,7 @@ def test_an_engine_that_cannot_be_built_says_why(info: ClusterInfo) -> None:
         followed.until(lambda: False)
 
 
+@pytest.mark.heavy
 def test_a_lane_that_finds_no_place_keeps_nobody_from_work(info: ClusterInfo) -> None:
     import ray
 
@@ -224,6 +225,7 @@ def test_a_lane_that_finds_no_place_keeps_nobody_from_work(info: ClusterInfo) ->
         followed.until(lambda: len(followed.starts) == 2)
 
 
+@pytest.mark.heavy
 def test_the_session_of_a_shard_task_that_was_killed_ends(info: ClusterInfo) -> None:
     import ray
 

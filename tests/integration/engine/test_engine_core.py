@@ -108,6 +108,7 @@ def test_answers_are_the_same_bytes(generation: Runner, apart: Callable[..., _Ap
     assert is_gone(core)
 
 
+@pytest.mark.heavy
 def test_a_core_that_is_killed_ends_the_engine(apart: Callable[..., _Apart]) -> None:
     engine = apart()
     core, session = engine.core, engine.session()

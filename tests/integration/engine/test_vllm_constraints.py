@@ -136,6 +136,7 @@ def _bombs() -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.heavy
 def test_a_grammar_that_takes_too_long_costs_its_row_only(generation: Runner) -> None:
     """And no thread, core or memory of the engine's: other rows with grammars are answered meanwhile."""
     pattern = {"type": "string", "pattern": "^[A-Z]{2}[0-9]{4}$"}

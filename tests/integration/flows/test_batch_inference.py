@@ -141,6 +141,7 @@ def test_words_stand_for_the_day_of_the_run_and_of_a_subflow(tmp_path: Path, nes
     assert run.name.endswith(f"/{file} on any")
 
 
+@pytest.mark.heavy
 def test_an_engine_that_cannot_start_ends_the_tasks_that_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def paused_event() -> dict[str, Any] | None:
     return next((event for event in events if event["event"] == "dray.job.paused"), None)
 
 
+@pytest.mark.heavy
 def test_a_full_disk_is_told_without_user_and_host(
     tmp_path: Path, postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

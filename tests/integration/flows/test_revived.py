@@ -113,6 +113,7 @@ def test_a_retry_by_a_person_goes_on_with_it(
     assert isinstance(found, OpenJob)
 
 
+@pytest.mark.heavy
 def test_a_retry_of_the_flow_that_calls_it_goes_on_with_it(
     cancelled_job: JobSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

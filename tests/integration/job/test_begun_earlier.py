@@ -95,6 +95,7 @@ def test_its_shards_know_their_positions(begun: JobSettings) -> None:
     assert sorted(index for rows in whole for index in rows) == sorted(set(range(ROWS)) - REJECTS)
 
 
+@pytest.mark.heavy
 def test_it_is_resumed_and_finished(begun: JobSettings, anew: JobSettings, tmp_path: Path) -> None:
     before = _rows(begun)
     assert {row.index for row in before} == ANSWERED | REJECTS

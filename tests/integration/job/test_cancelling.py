@@ -68,6 +68,7 @@ def job(away: Away, tmp_path: Path) -> OpenJob:
     )
 
 
+@pytest.mark.heavy
 def test_it_is_asked_until_the_store_is_back(job: OpenJob, away: Away) -> None:
     away.go()
     asking = threading.Thread(target=cancel, args=(job,), daemon=True)

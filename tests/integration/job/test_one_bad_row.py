@@ -138,6 +138,7 @@ def _failure(job: Lanes) -> str | None:
     return job.failure
 
 
+@pytest.mark.heavy
 def test_a_failed_job_that_is_resumed_has_its_budgets_again(make_job: Callable[..., Lanes]) -> None:
     """After the advice was followed it goes on, and survives the first loss."""
     job = make_job(40, {3}, "node-a", broken=frozenset({"node-a"}))

@@ -137,6 +137,7 @@ def plain(tmp_path: Path, store_url: str) -> Iterator[Callable[[Callable[[Job], 
     yield do
 
 
+@pytest.mark.heavy
 def test_engines_that_die_and_a_resume_in_the_middle(
     tmp_path: Path,
     store_url: str,

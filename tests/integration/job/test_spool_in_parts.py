@@ -239,6 +239,7 @@ def test_the_next_driver_of_one_that_was_killed_leaves_its_own_parts_alone(
     assert place.names() == []
 
 
+@pytest.mark.heavy
 def test_a_kill_while_a_part_is_uploaded(
     s3_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,6 +189,7 @@ def _open_head(home: Path) -> Iterator[str]:
         process.wait(60)
 
 
+@pytest.mark.heavy
 def test_shadowray_an_open_cluster_is_left_although_we_have_a_token(home: Path) -> None:
     """Our own setting proves nothing about the other side: the cluster itself is asked."""
     with _open_head(home) as address:

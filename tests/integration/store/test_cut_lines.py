@@ -432,6 +432,7 @@ def _freeze_in_a_commit(url: str, lease: ShardLease, told: Any) -> None:
             told.put("fenced")
 
 
+@pytest.mark.heavy
 def test_a_writer_frozen_in_a_commit_does_not_keep_its_shard(postgres_url: str) -> None:
     """Its lease lapses, and PostgreSQL takes its locks away; when it wakes up it is fenced."""
     with open_store(postgres_url) as store:

@@ -218,6 +218,7 @@ def test_a_database_that_is_read_only(store_url: str, request: pytest.FixtureReq
 # ---- the server goes away ----
 
 
+@pytest.mark.heavy
 def test_terminated_backends_cost_nothing(
     postgres_url: str, postgres: PostgresServer, rng: random.Random
 ) -> None:
@@ -236,6 +237,7 @@ def test_terminated_backends_cost_nothing(
         assert killed >= 20
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", ["immediate", "fast"])
 def test_a_server_restarted_under_writers(postgres_url: str, postgres: PostgresServer, mode: Mode) -> None:
     with (

@@ -105,6 +105,7 @@ def _open_and_count(url: str, barrier: BarrierType, found: Any) -> None:
         found.put(len(store.list_jobs()))
 
 
+@pytest.mark.heavy
 def test_processes_may_create_the_schema_at_once(tmp_path: Path, postgres: PostgresServer) -> None:
     urls = [str(tmp_path / "new.db"), postgres.url(postgres.create_database())] * 2
     barrier, found = _spawn.Barrier(len(urls)), _spawn.Queue()

@@ -376,6 +376,7 @@ def test_what_is_known_of_a_replica_is_not_written_again(store: Store, clock: Fa
     assert store.replica("job", "c") is None
 
 
+@pytest.mark.heavy
 def test_wherever_shards_are_placed_there_is_room_and_suspects_are_alone(
     store: Store, clock: FakeClock, rng: random.Random
 ) -> None:

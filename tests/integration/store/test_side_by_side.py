@@ -141,6 +141,7 @@ class Life:
         yield None
 
 
+@pytest.mark.heavy
 def test_a_job_sees_and_changes_nothing_of_those_beside_it(
     store: Store, clock: FakeClock, tmp_path: Path
 ) -> None:

@@ -267,6 +267,7 @@ def test_a_web_server_with_etags(emulator: EmulatorProcess, model: Path) -> None
     _fetch(f"{emulator.url}/models/llama", None, model)
 
 
+@pytest.mark.heavy
 def test_a_web_server_without_ranges_is_refused(plain_web: str) -> None:
     with pytest.raises(ConfigError, match="Range request not supported"):
         read_manifest(plain_web)

@@ -32,6 +32,7 @@ def file(moto: MotoEc2, tmp_path: Path) -> Path:
     return written
 
 
+@pytest.mark.heavy
 def test_a_cluster_of_ec2_is_planned_started_shown_and_ended(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_wrong_field_is_named_with_the_nearest(file: Path, capsys: pytest.Capt
     assert "no field 'regoin'; the nearest is region" in capsys.readouterr().err
 
 
+@pytest.mark.heavy
 def test_a_cluster_of_this_machine_is_there_until_ctrl_c(tmp_path: Path) -> None:
     """Others join it by its address; of an address, ``up`` and ``status`` show the nodes."""
     environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "token"}

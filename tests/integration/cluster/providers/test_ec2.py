@@ -109,6 +109,7 @@ def test_a_busy_ec2_is_asked_again_and_keeps_no_machine_that_came(
     one.release()
 
 
+@pytest.mark.heavy
 def test_with_time_to_the_deadline_machines_wait_for_spot(moto: MotoEc2) -> None:
     faults = Faults()
     one = provider(moto.settings(workers=2), faults)
@@ -139,6 +140,7 @@ def test_a_head_that_does_not_come_says_so_in_time_and_what_its_console_says(mot
     one.release()
 
 
+@pytest.mark.heavy
 def test_a_job_that_joins_what_up_made_puts_off_its_end_and_changes_nothing(
     moto: MotoEc2, tmp_path: Path
 ) -> None:
@@ -183,6 +185,7 @@ def test_a_submit_waits_for_a_head_that_boots_and_for_the_end_of_its_command(
     one.release()
 
 
+@pytest.mark.heavy
 def test_a_submit_that_the_head_does_not_take_says_why(
     moto: MotoEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +211,7 @@ def test_a_submit_that_the_head_does_not_take_says_why(
     one.release()
 
 
+@pytest.mark.heavy
 def test_a_cancel_while_it_starts_releases_all(moto: MotoEc2) -> None:
     """As a job does it: the cluster is joined in the background, and left by the flow."""
     cluster = RayCluster(ClusterSettings(provider=moto.settings(name="job", workers=2)))
@@ -239,6 +243,7 @@ def test_a_cancel_before_anything_is_bought_buys_nothing(moto: MotoEc2) -> None:
     assert not {"ec2:CreateFleet", "ssm:PutParameter"} & faults.actions
 
 
+@pytest.mark.heavy
 def test_a_release_that_fails_is_said_and_the_sweep_ends_what_it_left(moto: MotoEc2) -> None:
     faults = Faults()
     one = provider(moto.settings(), faults)
@@ -285,6 +290,7 @@ def _expire(moto: MotoEc2) -> None:
         )
 
 
+@pytest.mark.heavy
 def test_what_a_killed_driver_left_is_swept_once_it_has_expired(moto: MotoEc2) -> None:
     """SIGKILL in the midst of it: by tags and the clock alone, from a process that knows nothing of it."""
     code = (
@@ -309,6 +315,7 @@ def test_what_a_killed_driver_left_is_swept_once_it_has_expired(moto: MotoEc2) -
     ]  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_workers_whose_head_is_gone_are_replaced_with_it(moto: MotoEc2) -> None:
     one = provider(moto.settings(workers=2))
     one.start()
@@ -321,6 +328,7 @@ def test_workers_whose_head_is_gone_are_replaced_with_it(moto: MotoEc2) -> None:
     one.release()
 
 
+@pytest.mark.heavy
 def test_what_ec2_lists_late_is_waited_for_and_released(moto: MotoEc2) -> None:
     """Of the real EC2: for seconds it may not know what it has just made."""
     faults = Faults()
@@ -365,6 +373,7 @@ def _unknown(faults: Faults, calls: int) -> None:
     faults.judge = judge
 
 
+@pytest.mark.heavy
 def test_a_release_asks_for_a_minute_for_what_ec2_does_not_know_yet(
     moto: MotoEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +386,7 @@ def test_a_release_asks_for_a_minute_for_what_ec2_does_not_know_yet(
     assert bought <= set(one.release())
 
 
+@pytest.mark.heavy
 def test_what_ec2_does_not_know_after_a_minute_is_named(
     moto: MotoEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:

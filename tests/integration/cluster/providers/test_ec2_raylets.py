@@ -164,6 +164,7 @@ def test_machines_whose_driver_or_ray_daemon_is_gone_end_themselves(
     assert moto.left() == []
 
 
+@pytest.mark.heavy
 def test_another_version_of_ray_on_the_image_is_said_on_the_console(
     moto: MotoEc2, machines: Ec2Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

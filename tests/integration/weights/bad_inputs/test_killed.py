@@ -69,6 +69,7 @@ def _fetchers() -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.heavy
 def test_row_15_a_fetch_process_that_is_killed_is_replaced(server: EmulatorProcess, origin: Path) -> None:
     manifest = known(server)
     server.behave(node_rate=3e6)

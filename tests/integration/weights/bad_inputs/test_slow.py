@@ -29,6 +29,7 @@ def _trickling(wanted: Wanted) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.heavy
 def test_row_13_a_connection_that_trickles_is_given_up(web: Webs, limited: Limiter) -> None:
     limited(hedge_samples=1000)  # nobody asks twice
     slow = web(sound, sound, _trickling)
