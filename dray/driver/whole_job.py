@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from dray.cluster.asking import ask_of
+from dray.cluster.asking import ask_of, unused_gpus
 from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.placing import default_replicas, expected_replicas
 from dray.cluster.ray_fleet import RayFleet
 from dray.driver.capacity.renting import chooses_market, rented_for
 from dray.driver.capacity.spent import refuse_spent
-from dray.driver.events import Event, Observer, Told
+from dray.driver.events import Event, Observer, Told, Warned
 from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
@@ -200,7 +200,8 @@ class Run:
         spec = self._tuned(spec, shards, most)
         report = ReportObserver(self.timeline)
         ask = ask_of(spec, fleet.info, most)
-        mailbox: deque[Event] = deque()  # renting may have something to say before there is a driver
+        # There, and renting may have more to say before there is a driver.
+        mailbox: deque[Event] = deque(Warned(line=one) for one in unused_gpus(spec, fleet.info))
         patient = chooses_market(parts.cluster, settings.request.deadline)
         with rented_for(parts.cluster, fleet, ask, replicas, mailbox.append, patient=patient) as renting:
             driver = Driver(

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from dray.cli import doctor
+
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
@@ -42,3 +44,14 @@ def test_a_tokenizer_that_cannot_be_loaded(tmp_path: Path) -> None:
     assert (good["ok"], good["detail"]) == (True, "config and safetensors found, tokenizer loaded")
     assert not bad["ok"]
     assert bad["detail"].startswith(f"{broken}: its tokenizer cannot be loaded")
+
+
+def test_a_build_for_cpus_beside_gpus_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dray.cluster.asking.vllm_build", lambda: "cpu")
+    monkeypatch.setattr(doctor, "_DEVICES", tmp_path)
+    alone = doctor._vllm()
+    for number in range(8):
+        (tmp_path / f"nvidia{number}").touch()
+    assert (
+        doctor._vllm() == f"{alone}, the build for CPUs: dray[gpu] in a new environment would use the 8 GPUs"
+    )

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dray.cluster import asking
-from dray.cluster.asking import ReplicaResources, ask_of, replicas_over, runs_on_gpus
+from dray.cluster.asking import ReplicaResources, ask_of, replicas_over, runs_on_gpus, unused_gpus
 from dray.cluster.base import ClusterInfo, Node, NodeType
 from dray.cluster.placing import default_replicas
 from dray.engine.protocol import EngineSpec
@@ -85,6 +85,38 @@ def test_what_the_user_says_goes_first() -> None:
     half = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, gpus=0.5)
     assert ask_of(half, cluster((8, 4)), 8) == ReplicaResources(cpus=1, gpus=0.5)
     assert default_replicas(half, cluster((8, 4))) == 8
+
+
+def test_a_build_for_cpus_takes_no_gpu_of_this_machine() -> None:
+    """With 8 GPUs there were 8 replicas, each with one of them and one processor, on the build for CPUs."""
+    here = cluster((32, 8), own=True)
+    assert ask_of(VLLM, here, 1) == ReplicaResources(cpus=32)
+    assert default_replicas(VLLM, here) == 1
+    [told] = unused_gpus(VLLM, here)
+    assert "this machine's 8 GPUs idle" in told
+    assert "dray[gpu]" in told
+    with pytest.raises(ConfigError, match=r"is given 1 GPU, and cannot use it.*dray\[gpu\]"):
+        ask_of(replace(VLLM, gpus=1), here, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        (replace(VLLM, gpus=0), cluster((32, 8), own=True)),  # as the user wants it
+        (SIMULATED, cluster((32, 8), own=True)),
+        (VLLM, cluster((32, 0), own=True)),
+        (VLLM, cluster((32, 8))),  # its nodes have a build of their own
+    ],
+)
+def test_no_warning_where_the_build_for_cpus_leaves_no_gpu_idle(spec: EngineSpec, found: ClusterInfo) -> None:
+    assert unused_gpus(spec, found) == []
+
+
+def test_the_build_for_gpus_takes_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "vllm_build", lambda: "gpu")
+    here = cluster((32, 8), own=True)
+    assert ask_of(VLLM, here, 8) == ReplicaResources(cpus=1, gpus=1)
+    assert unused_gpus(VLLM, here) == []
 
 
 def test_each_way_to_spread_an_engine_counts() -> None:
@@ -166,7 +198,10 @@ def test_the_build_is_known_from_the_package_that_is_installed(
         cluster((8, 0), coming=(_type(4, 1),)),
     ],
 )
-def test_a_replica_larger_than_any_node_that_may_come_is_refused_at_once(found: ClusterInfo) -> None:
+def test_a_replica_larger_than_any_node_that_may_come_is_refused_at_once(
+    found: ClusterInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "vllm_build", lambda: "gpu")
     spec = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, arguments={"tensor_parallel_size": 2}, gpus=2)
     with pytest.raises(ConfigError, match=r"needs 2 GPUs of one node .* largest has 1"):
         ask_of(spec, found, 1)

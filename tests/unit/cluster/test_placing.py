@@ -99,6 +99,7 @@ def test_embeddings_shrink_in_rows_alone() -> None:
         ("vllm", {"tensor_parallel_size": 2}, None, ClusterSettings(), "gpu", 2),
         ("vllm", {}, 0.5, ClusterSettings(num_gpus=1), "gpu", 2),
         ("vllm", {}, 0.0, ClusterSettings(), "gpu", 1),
+        ("vllm", {}, None, ClusterSettings(), "cpu", 1),
         ("vllm", {}, None, ClusterSettings(address="h:1"), "gpu", 8),
         ("vllm", {}, None, ClusterSettings(address="h:1"), "cpu", 1),
     ],

@@ -23,6 +23,7 @@ from dray.driver.events import (
     ShardFinished,
     StopHeard,
     Told,
+    Warned,
 )
 from dray.driver.resting import put_to_rest
 from dray.driver.whole_job import refuse_shared_sqlite, run_job
@@ -170,6 +171,13 @@ def test_what_ingest_found_and_why_an_attempt_ended_early_are_told(settings: Job
     told = [event.line for event in heard.events if isinstance(event, Told)]
     assert "ingest: 50 requests in 5 shards" in told
     assert [line for line in told if line.startswith("shard ") and "rows are kept" in line]
+
+
+def test_gpus_that_stay_idle_are_warned_of(settings: JobSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dray.driver.whole_job.unused_gpus", lambda spec, cluster: ["8 GPUs are idle"])
+    heard = Heard()
+    _run(settings, [heard])
+    assert [event.line for event in heard.events if isinstance(event, Warned)] == ["8 GPUs are idle"]
 
 
 def test_a_job_that_cannot_be_done_says_why_in_its_store(settings: JobSettings) -> None:
