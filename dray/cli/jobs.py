@@ -79,7 +79,7 @@ def with_limits(
     budget: float | None = None,
     price: float | None = None,
 ) -> dict[str, Any]:
-    """A recipe with what a resume may change; None leaves it as the job was started."""
+    """A recipe with what a resume may change; None leaves it as in the job's last run."""
     limits = {"deadline": deadline, "budget": budget, "price": price}
     found = {**recipe, **{name: value for name, value in limits.items() if value is not None}}
     if replicas is not None:
