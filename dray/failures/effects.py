@@ -102,8 +102,8 @@ ALLOWANCES: Mapping[Budget, Allowance] = {
         scope="the job, since a row was last answered",
         within=0.0,
         then=OnSpent.FAIL,
-        advice="resume the job with more memory, or with a smaller max_num_seqs, max_num_batched_tokens or "
-        "max_model_len (`dray run --resume`)",
+        advice="resume the job with more memory, or with a smaller max_num_seqs or max_num_batched_tokens "
+        "(`dray run --resume`); a smaller max_model_len makes a new job, with an --output of its own",
     ),
     Budget.UNKNOWN: Allowance(
         limit=2, scope="the job, since a row was last answered", within=0.0, then=OnSpent.FAIL

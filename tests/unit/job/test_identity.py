@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dray.failures.effects import ALLOWANCES
 from dray.job.beginning.identity import derived_job_id, fingerprint_of
 from dray.job.options.argument_files import with_contents
 from dray.job.options.request import JobRequest
@@ -65,6 +67,13 @@ def test_what_changes_the_answers_makes_another_job(
 )
 def test_how_it_is_run_does_not(make_settings: Make, changes: dict[str, Any]) -> None:
     assert fingerprint_of(make_settings()) == fingerprint_of(make_settings(**changes))
+
+
+def test_what_a_spent_budget_advises_to_change_leaves_the_job_what_it_is(make_settings: Make) -> None:
+    advised = " ".join(one.advice.partition(";")[0] for one in ALLOWANCES.values())
+    arguments = dict.fromkeys(re.findall(r"\bmax_\w+", advised), 8)
+    assert arguments
+    assert fingerprint_of(make_settings()) == fingerprint_of(make_settings(engine_arguments=arguments))
 
 
 def test_what_adapters_hold_counts_and_not_their_place(make_settings: Make, tmp_path: Path) -> None:
