@@ -60,7 +60,7 @@ _RUNS = {"run", "resume"}
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        code = app(_dedupe_apart(arguments), exit_on_error=False, print_error=True)
+        code = app(_readable(arguments), exit_on_error=False, print_error=True)
     except CycloptsError as error:
         return _refused(error, arguments, 2)  # it has explained itself
     except DrayError as error:
@@ -77,6 +77,16 @@ def run_app(arguments: Sequence[str]) -> int:
         output.explain(failure)
         return _refused(error, arguments, 1, str(failure))
     return code if isinstance(code, int) else 0
+
+
+def _readable(arguments: Sequence[str]) -> list[str]:
+    """The words as cyclopts reads them rightly."""
+    words = _dedupe_apart(arguments)
+    if words[:1] not in (["run"], ["plan"]):
+        return words
+    from dray.cli.options import with_texts_joined
+
+    return with_texts_joined(words)
 
 
 _OF_DEDUPE = {"always", "true", "false", "yes", "no", "1", "0"}

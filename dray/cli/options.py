@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -70,6 +71,12 @@ class Option:
         """Whether it is given again and again, as KEY=VALUE."""
         return get_origin(self.field.annotation) is dict
 
+    @property
+    def takes_text(self) -> bool:
+        """Whether its value is a text or a name of the user's, which may begin with a dash."""
+        hint = self.field.annotation
+        return self.path[0] == "rows" and str in (hint, *get_args(hint))
+
     def parameter(self) -> inspect.Parameter:
         """As cyclopts reads it."""
         hint: Any = list[str] if self.takes_pairs else self.field.annotation
@@ -122,6 +129,24 @@ def with_options(command: Command, options: Sequence[Option] = OPTIONS) -> Comma
     found = [*first, *(option.parameter() for option in options), *last]
     command.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]  # inspect's own name
     return command
+
+
+_OPTION = re.compile(r"--[a-z][a-z-]*(=.*)?|-h", re.DOTALL)
+
+
+def with_texts_joined(words: Sequence[str], options: Sequence[Option] = OPTIONS) -> list[str]:
+    """The words of a command line with each text that begins with a dash joined to its option.
+
+    Cyclopts would take it for another option. What looks like one is left to it: a value was forgotten.
+    """
+    names = {option.name for option in options if option.takes_text}
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in names and word.startswith("-") and not _OPTION.fullmatch(word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def request_of(inputs: Sequence[str], options: Mapping[str, Any]) -> JobRequest:

@@ -237,6 +237,19 @@ def test_an_export_that_is_refused_makes_no_folder(refused: Refused, tmp_path: P
     assert not folder.exists()
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[JobRequest]:
+    """The requests that commands come to."""
+    found: list[JobRequest] = []
+
+    def run(request: JobRequest, *, json: bool) -> int:
+        found.append(request)
+        return int(json)
+
+    monkeypatch.setattr(running, "run_job", run)
+    return found
+
+
 @pytest.mark.parametrize(
     ("given", "dedupe"),
     [
@@ -249,15 +262,40 @@ def test_an_export_that_is_refused_makes_no_folder(refused: Refused, tmp_path: P
     ],
 )
 def test_dedupe_takes_no_input_for_its_value(
-    given: list[str], dedupe: bool | str, monkeypatch: pytest.MonkeyPatch
+    given: list[str], dedupe: bool | str, asked: list[JobRequest]
 ) -> None:
-    asked: list[JobRequest] = []
-
-    def run(request: JobRequest, *, json: bool) -> int:
-        asked.append(request)
-        return int(json)
-
-    monkeypatch.setattr(running, "run_job", run)
     assert run_app(["run", "--model", "m", "--output", "o", *given]) == 0
     [request] = asked
     assert (request.dedupe, [Path(one).name for one in request.input]) == (dedupe, ["in.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--query", "-- nightly\nselect 1"),
+        ("--template", "- {text}"),
+        ("--template", "--"),
+        ("--system-prompt", "--- Answer in JSON."),
+        ("--prompt-column", "-"),
+        ("--id-column", "-id"),
+        ("--delimiter", "-"),
+    ],
+)
+def test_a_text_may_begin_with_a_dash(option: str, text: str, asked: list[JobRequest]) -> None:
+    assert run_app(["run", option, text, "in.csv", "--model", "m", "--output", "o"]) == 0
+    [request] = asked
+    assert getattr(request.rows, option.removeprefix("--").replace("-", "_")) == text
+    assert (
+        run_app(
+            ["run", "in.csv", "--keep-columns", "-a", "--keep-columns", "b", "--model", "m", "--output", "o"]
+        )
+        == 0
+    )
+    assert asked[-1].rows.keep_columns == ["-a", "b"]
+
+
+@pytest.mark.parametrize("following", ["--model", "--model=m", "--modle", "--json"])
+def test_an_option_is_no_text(following: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that was forgotten, and not a query of that name."""
+    assert run_app(["run", "in.csv", "--output", "o", "--query", following, "m"]) == 2
+    assert "--query requires an argument" in " ".join(capsys.readouterr().err.split())
