@@ -11,7 +11,7 @@ from dray.cli.early import refuse_early
 from dray.cli.introduction import starting
 from dray.cli.jobs import HIDDEN_INPUT
 from dray.cli.results import summarise
-from dray.cli.server import has_flows
+from dray.cli.server import configured_url, has_flows
 from dray.cli.stopping import signals_stop
 from dray.cli.warming import quieten
 from dray.cli.with_prefect import run_flow
@@ -30,7 +30,7 @@ def run_job(request: JobRequest, *, json: bool) -> int:
     refuse_early(request)
     request = _without_logins(request)
     run = run_flow if (flows := has_flows()) else run_plain
-    output.stage(starting(request.cluster, os.environ.get("PREFECT_API_URL"), flows=flows))
+    output.stage(starting(request.cluster, configured_url(), flows=flows))
     with _bar(json=json), signals_stop():
         result = run(request)
     code = {"completed": 0, "cancelled": 130}.get(result["state"], 1)

@@ -17,6 +17,7 @@ from http.client import HTTPException
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from dray.errors import ClusterError
 from dray.imports import lasting_imports
@@ -114,25 +115,54 @@ _SERVER_ENVIRONMENT = {
 
 
 def configured() -> bool:
-    """Whether the environment or a profile says where Prefect's API is."""
+    """Whether the environment, a file of the working folder or a profile says where Prefect's API is."""
     return configured_url() is not None
 
 
 def configured_url() -> str | None:
-    """Where Prefect's API is by the environment or a profile; None where neither says."""
-    if url := os.environ.get("PREFECT_API_URL"):
-        return url
+    """Where Prefect's API is, by the sources that Prefect reads, in its order; None where none says.
+
+    Prefect itself would say it after a second of imports.
+    """
+    found = _told("PREFECT_API_URL", "api", "url")
+    return (_of_profile() if found is None else found) or None
+
+
+def _told(variable: str, *keys: str) -> str | None:
+    """A setting of Prefect's by the environment, ``.env``, ``prefect.toml`` or ``pyproject.toml``."""
+    if (found := os.environ.get(variable)) is not None:
+        return found
+    if Path(".env").is_file():
+        from dotenv import dotenv_values  # Prefect requires it
+
+        if (found := dotenv_values(".env").get(variable)) is not None:
+            return found
+    for file, table in (("prefect.toml", ()), ("pyproject.toml", ("tool", "prefect"))):
+        value: Any = _toml(Path(file))
+        for key in (*table, *keys):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            return str(value)
+    return None
+
+
+def _of_profile() -> str | None:
     home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
-    try:
-        profiles = tomllib.loads((home / "profiles.toml").read_text())
-    except (OSError, tomllib.TOMLDecodeError):
-        return None
+    named = _told("PREFECT_PROFILES_PATH", "profiles_path")
+    profiles = _toml(Path(named) if named else home / "profiles.toml")
     active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
     found = profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
     return str(found) if found else None
 
 
-ADVICE = "start that server, or unset PREFECT_API_URL (or the profile's), and dray starts its own"
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}  # Prefect says what is wrong with it
+
+
+ADVICE = "start that server, or unset PREFECT_API_URL (or that of a profile or file), and dray starts its own"
 
 
 def silence_of(url: str) -> str | None:

@@ -228,6 +228,23 @@ def test_the_exit_code_of_a_run_counts_though_its_readers_are_gone(
     assert [run_job(request, json=json) for json in (False, True)] == [code, code]
 
 
+def test_a_run_says_which_server_of_prefect_it_joins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a profile, too: the line said that Prefect starts."""
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    profiles = 'active = "a"\n[profiles.a]\nPREFECT_API_URL = "http://prefect.host:4200/api"\n'
+    (tmp_path / "profiles.toml").write_text(profiles)
+    monkeypatch.setattr(running, "refuse_early", lambda request: None)
+    monkeypatch.setattr(running, "quieten", lambda: None)
+    monkeypatch.setattr(running, "run_flow", lambda request: {"state": "completed"})
+    monkeypatch.setattr(running, "has_flows", lambda: True)
+    assert run_job(JobRequest.of("in.jsonl", "m", "out"), json=True) == 0
+    assert "Prefect is at http://prefect.host:4200/api" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_refused_run_says_so_by_its_exit_code_to_no_reader(options: list[str], tmp_path: Path) -> None:
     reader, writer = os.pipe()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dray.cli.doctor import _prefect_api
-from dray.cli.server import configured, silence_of
+from dray.cli.server import configured, configured_url, silence_of
 from dray.cli.with_prefect import _despite
 from dray.errors import DrayError
 from dray.job import current_job
@@ -24,6 +24,8 @@ pytestmark = pytest.mark.unit
 def _empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.delenv("PREFECT_PROFILES_PATH", raising=False)
+    monkeypatch.chdir(tmp_path)
 
 
 def test_nothing_is_configured() -> None:
@@ -61,6 +63,40 @@ def test_the_profile_that_the_environment_chooses(tmp_path: Path, monkeypatch: p
     (tmp_path / "profiles.toml").write_text(text)
     monkeypatch.setenv("PREFECT_PROFILE", "b")
     assert configured()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (".env", "# ours\nexport PREFECT_API_URL='http://127.0.0.1:4300/api'\n"),
+        ("prefect.toml", '[api]\nurl = "http://127.0.0.1:4300/api"\n'),
+        ("pyproject.toml", '[tool.prefect.api]\nurl = "http://127.0.0.1:4300/api"\n'),
+    ],
+)
+def test_by_a_file_of_the_working_folder(
+    file: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A private server was started, and the run never came to the user's."""
+    profiles = 'active = "a"\n[profiles.a]\nPREFECT_API_URL = "http://127.0.0.1:4200/api"\n'
+    (tmp_path / "profiles.toml").write_text(profiles)
+    (tmp_path / file).write_text(text)
+    assert configured_url() == "http://127.0.0.1:4300/api"
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4400/api")
+    assert configured_url() == "http://127.0.0.1:4400/api"
+
+
+def test_a_file_that_says_nothing_of_the_api_or_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("OTHER=1\n")
+    (tmp_path / "prefect.toml").write_text("api = 3\n")
+    (tmp_path / "pyproject.toml").write_text("[tool\n")
+    assert not configured()
+
+
+def test_a_profile_in_another_file(tmp_path: Path) -> None:
+    text = 'active = "a"\n[profiles.a]\nPREFECT_API_URL = "http://127.0.0.1:4200/api"\n'
+    (tmp_path / "mine.toml").write_text(text)
+    (tmp_path / ".env").write_text(f"PREFECT_PROFILES_PATH={tmp_path / 'mine.toml'}\n")
+    assert configured_url() == "http://127.0.0.1:4200/api"
 
 
 @contextmanager
