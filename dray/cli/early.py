@@ -45,7 +45,7 @@ def refuse_early(request: JobRequest) -> None:
         JobChangedError: its plan was made for something else.
     """
     places = _places(request)
-    if request.plan is not None and not request.model.startswith(BLOCK):
+    if request.plan is not None and not request.model.startswith(BLOCK) and not _of_block(request, places):
         request = as_planned(request, places)
     settings = JobSettings.of(request, places)
     _check_engine(request, settings)
@@ -60,6 +60,12 @@ def _places(request: JobRequest) -> Resolved:
     if request.plan is not None:
         inputs = [without_variable(one) for one in inputs]
     return Resolved(inputs=inputs, model=request.model, store_url="")
+
+
+def _of_block(request: JobRequest, places: Resolved) -> bool:
+    """Whether a plan is compared with objects that only a block of Prefect's has the keys for."""
+    inputs = [places.inputs] if isinstance(places.inputs, str) else places.inputs
+    return request.objects is not None and any(map(is_object, [*inputs, request.model]))
 
 
 def _check_engine(request: JobRequest, settings: JobSettings) -> None:

@@ -196,6 +196,30 @@ def test_a_word_for_the_model_goes_on_from_another_folder(command: list[str], tm
         early.refuse_early(request)
 
 
+@pytest.mark.parametrize(
+    ("given", "compared"),
+    [("s3://bucket/in.jsonl", False), ("in.jsonl", True)],
+)
+def test_a_plan_for_objects_of_a_block_is_compared_by_the_flow(
+    given: str, compared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment has no keys for them: the run was refused before the block was read."""
+    row = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
+    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
+    monkeypatch.chdir(tmp_path)
+    plans: list[str | None] = []
+
+    def as_planned(request: JobRequest, _: object) -> JobRequest:
+        plans.append(request.plan)
+        return request
+
+    monkeypatch.setattr(early, "as_planned", as_planned)
+    early.refuse_early(
+        JobRequest.of(given, "simulated", "out", plan="p", objects="block:b", engine={"name": "simulated"})
+    )
+    assert plans == (["p"] if compared else [])
+
+
 def test_a_home_folder_of_no_user(refused: Refused, command: list[str]) -> None:
     told = refused("run", "~no-user-of-this-name/in.jsonl", *command[2:])
     assert told["message"].startswith("~no-user-of-this-name/in.jsonl: there is no such user")
