@@ -38,7 +38,7 @@ class Resolved:
     model_objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 
-_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 _UNASKED = JobRequest(input=[], model="", output="")
@@ -125,7 +125,7 @@ class JobSettings:
     def __post_init__(self) -> None:
         if self.job_id is not None and not _JOB_ID.fullmatch(self.job_id):
             raise ConfigError(
-                "job_id must be 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
+                "job_id must be 1 to 128 letters, digits, '.', '_' or '-', starting with none of '.' and '-'"
             )
         if self.engine not in ("vllm", "simulated"):
             raise ConfigError(f"unknown engine {self.engine!r}: dray has 'vllm' and 'simulated'")

@@ -197,3 +197,15 @@ def test_the_derived_id_names_the_input_and_follows_the_content(make_settings: M
     assert len(name) == len("in-") + 12
     assert name != derived_job_id(other, fingerprint_of(other))
     assert make_settings(job_id=name).job_id == name  # a derived id is one that may be given
+
+
+@pytest.mark.parametrize("name", ["_in", "__", "-in", ".in", "Ünï", "in put"])
+def test_a_derived_id_may_be_given_whatever_the_inputs_name(
+    name: str, make_settings: Make, tmp_path: Path
+) -> None:
+    """`dray resume` refused the id that the run had derived."""
+    settings = make_settings(source=source_of(str(tmp_path / f"{name}.jsonl")))
+    derived = derived_job_id(
+        settings, Fingerprint(input="i", model="m", sampling="s", template="t", format="1")
+    )
+    assert make_settings(job_id=derived).job_id == derived
