@@ -37,14 +37,15 @@ def show_report(job: OpenJob, result: JobResult) -> None:
     try:
         with open_store(job.settings.store_url, create=False) as store:
             data = ReportData.from_json(store.get_job(job.job_id).summary["report"])
-        _show(job.job_id, data, result)
+        _show(job, data, result)
     except (DrayError, KeyError) as error:
         get_run_logger().warning("the report is not in Prefect's UI: %s", type(error).__name__)
     except Exception as error:  # noqa: BLE001  Prefect's API
         get_run_logger().warning("the report is not in Prefect's UI: %s", type(error).__name__)
 
 
-def _show(job_id: str, data: ReportData, result: JobResult) -> None:
+def _show(job: OpenJob, data: ReportData, result: JobResult) -> None:
+    job_id = job.job_id
     uri = result.report  # None where the job was cancelled: it has no files
     links = {} if uri is None else {"HTML report": uri if is_object(uri) else str(local_path(uri))}
     create_markdown_artifact(
@@ -52,7 +53,7 @@ def _show(job_id: str, data: ReportData, result: JobResult) -> None:
         key=artifact_key(job_id, "report"),
         description=f"Job {job_id}",
     )
-    address = None if uri is None else web_address(uri)
+    address = None if uri is None else web_address(uri, job.settings.objects)
     if address is not None:  # browsers follow no link from a page of Prefect's to a local file
         create_link_artifact(
             address,

@@ -11,6 +11,7 @@ from dray.report import wording
 from dray.report.billing import bill_rows, bill_sentences
 from dray.report.data import ReportData
 from dray.report.summary import figures, sentences
+from dray.storage.objects import ObjectStoreOptions
 
 _WEB = r"https?://[^\s()<>\"|]+"
 _OTHER_S3 = frozenset({"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"})
@@ -39,17 +40,22 @@ def render_markdown(data: ReportData, *, links: Mapping[str, str] | None = None)
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def web_address(uri: str) -> str | None:
+def web_address(uri: str, options: ObjectStoreOptions | None = None) -> str | None:
     """Where a browser can see the object at ``uri``; None for local files and stores without such a page.
 
-    Objects of Amazon S3 are shown by its console, to people who are signed in there.
+    Objects of Amazon S3 are shown by its console, to people who are signed in there. ``options`` are those by
+    which the object was written, None for the environment's.
     """
     if re.fullmatch(_WEB, uri):
         return uri
     found = re.fullmatch(r"s3://([^/]+)/(.+)", uri)
-    if found is None or _OTHER_S3 & os.environ.keys():
+    if found is None or _OTHER_S3 & os.environ.keys() or (options is not None and _has_endpoint(options)):
         return None
     return f"https://console.aws.amazon.com/s3/object/{found[1]}?prefix={quote(found[2])}"
+
+
+def _has_endpoint(options: ObjectStoreOptions) -> bool:
+    return options.endpoint is not None or any("endpoint" in name.lower() for name, _ in options.extra)
 
 
 def _origin(data: ReportData) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from prefect.client.schemas.actions import ArtifactCreate
 
 from dray.report.artifact import web_address
+from dray.storage.objects import ObjectStoreOptions
+from tasks import page
 from tasks.page import artifact_key
 
 pytestmark = pytest.mark.unit
@@ -64,3 +68,33 @@ def test_a_link_is_there_where_a_browser_can_follow_it(
 def test_another_s3_has_no_console_of_amazons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
     assert web_address("s3://bucket/report.html") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "has_link"),
+    [
+        (ObjectStoreOptions(region="eu-central-1"), True),
+        (ObjectStoreOptions(endpoint="https://minio.example"), False),
+        (ObjectStoreOptions(extra=(("aws_endpoint_url", "https://minio.example"),)), False),
+    ],
+)
+def test_a_store_that_a_block_names_has_no_console_of_amazons(
+    options: ObjectStoreOptions, has_link: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    assert (web_address("s3://bucket/report.html", options) is not None) is has_link
+
+
+def test_the_page_links_the_report_by_the_jobs_own_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    links: list[str] = []
+    monkeypatch.setattr(page, "create_markdown_artifact", lambda *_, **__: None)
+    monkeypatch.setattr(page, "create_link_artifact", lambda address, **_: links.append(address))
+    monkeypatch.setattr(page, "render_markdown", lambda *_, **__: "")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    result: Any = SimpleNamespace(report="s3://bucket/report.html")
+    for objects in (None, ObjectStoreOptions(endpoint="https://minio.example")):
+        job: Any = SimpleNamespace(job_id="job", settings=SimpleNamespace(objects=objects))
+        page._show(job, cast("Any", None), result)
+    assert len(links) == 1
