@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,11 @@ FORMAT_VERSION = "1"  # of the spool and of the outputs; another one is another 
 
 _TUNING = frozenset(
     {
+        "engine_core",
         "max_num_seqs",
+        "max_num_active_seqs",
         "max_num_batched_tokens",
+        "max_num_scheduled_tokens",
         "gpu_memory_utilization",
         "kv_cache_memory_bytes",
         "enforce_eager",
@@ -47,6 +52,8 @@ _TUNING = frozenset(
         "stall_on",
     }
 )
+_LATELY_TUNING = frozenset({"engine_core", "max_num_active_seqs", "max_num_scheduled_tokens"})
+"""Of these, what made another job in earlier versions of dray."""
 
 
 def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fingerprint:
@@ -55,18 +62,32 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
     ``weights`` is the state of a model that is not a local directory.
     """
     defaults = settings.defaults
-    arguments = with_contents({k: v for k, v in settings.engine_arguments.items() if not _is_tuning(k, v)})
+    arguments = _digest_of_arguments(settings.engine_arguments)
     model = settings.model
     if settings.engine != "simulated":
         model = weights.key if weights is not None else model_digest(model)
     policy = settings.request.overflow
     return Fingerprint(
         input=source_digest(settings.source, options=settings.objects),
-        model=f"{settings.engine}:{model}:{_digest(arguments)}{'' if policy == 'error' else f':{policy}'}",
+        model=f"{settings.engine}:{model}:{arguments}{'' if policy == 'error' else f':{policy}'}",
         sampling=_digest([defaults.model_name, dict(defaults.sampling)]),
         template=template_digest(settings.source),
         format=FORMAT_VERSION,
     )
+
+
+def former_fingerprint(settings: JobSettings, fingerprint: Fingerprint) -> Fingerprint | None:
+    """As earlier versions of dray made it, for jobs that they began; None where that is the same."""
+    given = settings.engine_arguments
+    if not _LATELY_TUNING & given.keys():
+        return None
+    now, former = _digest_of_arguments(given), _digest_of_arguments(given, but=_LATELY_TUNING)
+    return replace(fingerprint, model=fingerprint.model.replace(now, former))
+
+
+def _digest_of_arguments(given: Mapping[str, Any], *, but: Set[str] = frozenset()) -> str:
+    """Of those that change answers, and of those in ``but``."""
+    return _digest(with_contents({k: v for k, v in given.items() if k in but or not _is_tuning(k, v)}))
 
 
 def _is_tuning(name: str, value: object) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 
 from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
-from dray.job.beginning.identity import fingerprint_of
+from dray.job.beginning.identity import derived_job_id, fingerprint_of, former_fingerprint
 from dray.job.beginning.query_jobs import AskedJob, asked_job
 from dray.job.options.checks import check_arguments, check_inputs, check_media, check_weights
 from dray.job.options.settings import JobSettings
@@ -102,7 +102,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     check_inputs(settings)
     inputs = states(files_of(settings.source, options=settings.objects))
     with open_store(settings.store_url) as store:
-        fingerprint = fingerprint_of(settings, weights)
+        fingerprint = _as_begun(store, settings, fingerprint_of(settings, weights))
         job_id, known, older = asked_job(store, settings, fingerprint, resume=resume)
         if known is None and current_job.is_begun(job_id):
             raise UnknownJobError(f"job {job_id!r} is not in its store: there is nothing to go on with")
@@ -142,6 +142,15 @@ def owner_of_job(job: Job, name: str | None = None) -> Owner:
     ``name`` is that of a job that has another one in the store by now.
     """
     return Owner(job_id=name or job.job_id, identity=job.info.get(IDENTITY) or f"of {job.created_at!r}")
+
+
+def _as_begun(store: Store, settings: JobSettings, fingerprint: Fingerprint) -> Fingerprint:
+    """The fingerprint, or the one that an earlier version of dray gave this job where it began it."""
+    former = former_fingerprint(settings, fingerprint)
+    if former is None:
+        return fingerprint
+    known = store.find_job(settings.job_id or derived_job_id(settings, former))
+    return former if known is not None and known.fingerprint == former else fingerprint
 
 
 def _refuse_foreign(store: Store, settings: JobSettings, fingerprint: Fingerprint, asked: AskedJob) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dray.failures.effects import ALLOWANCES
+from dray.job.beginning import identity, opening
 from dray.job.beginning.identity import derived_job_id, fingerprint_of
 from dray.job.options.argument_files import with_contents
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.requests import Kind, RowDefaults, source_of
-from dray.store import Fingerprint
+from dray.store import Fingerprint, open_store
 
 pytestmark = pytest.mark.unit
 
@@ -63,10 +65,36 @@ def test_what_changes_the_answers_makes_another_job(
         {"request": JobRequest(input="x", model="m", output="o")},
         {"engine_arguments": {"max_num_seqs": 8, "seconds_per_token": 0.5, "crash_on": "x"}},
         {"engine_arguments": {"load_format": "safetensors"}},
+        {
+            "engine_arguments": {
+                "engine_core": "apart",
+                "max_num_active_seqs": 8,
+                "max_num_scheduled_tokens": 64,
+            }
+        },
     ],
 )
 def test_how_it_is_run_does_not(make_settings: Make, changes: dict[str, Any]) -> None:
     assert fingerprint_of(make_settings()) == fingerprint_of(make_settings(**changes))
+
+
+def test_a_job_that_an_earlier_dray_began_goes_on(
+    make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three more arguments change no answer by now; they made another job."""
+    settings = make_settings(engine_arguments={"engine_core": "apart", "max_num_seqs": 8})
+    now = fingerprint_of(settings)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(identity, "_TUNING", identity._TUNING - identity._LATELY_TUNING)
+        former = fingerprint_of(settings)
+    assert former.differences(now) == ["model"]
+    with open_store(str(tmp_path / "dray.db")) as store:
+        assert opening._as_begun(store, settings, now) == now
+        name = derived_job_id(settings, former)
+        store.create_job(name, fingerprint=former, settings={})
+        assert opening._as_begun(store, settings, now) == former
+        assert opening._as_begun(store, replace(settings, job_id=name), now) == former
+        assert opening._as_begun(store, replace(settings, job_id="other"), now) == now
 
 
 def test_what_a_spent_budget_advises_to_change_leaves_the_job_what_it_is(make_settings: Make) -> None:
