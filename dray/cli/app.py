@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter, validators
@@ -16,7 +16,7 @@ from dray import __version__
 from dray.cli import output, terminal
 from dray.cli.cluster import cluster
 from dray.cli.deleting import jobs
-from dray.cli.flags import Json, StoreOption
+from dray.cli.flags import Json, ObjectsOption, StoreOption
 from dray.cli.help import ABOUT, PLAN, PLAN_EXAMPLES, RUN, RUN_EXAMPLES
 from dray.cli.introduction import introduction
 from dray.cli.models import models
@@ -202,6 +202,7 @@ def export(
     ] = False,
     part_bytes: PartBytes = PART_BYTES,
     store: StoreOption = None,
+    objects: ObjectsOption = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> int:
@@ -214,8 +215,17 @@ def export(
     if (output_ is None) == (failed_requests is None):
         raise ConfigError("give --output FOLDER for the rows, or --failed-requests FILE.jsonl")
     if failed_requests is not None:
-        file = absolute(failed_requests)
-        return export_failed(job_id, file, store, codes=code or [], overwrite=overwrite, json=json)
+        _refuse_beside_failed(
+            {
+                "--format parquet": format_ == "parquet",
+                "--without-kept": without_kept,
+                "--part-bytes": part_bytes != PART_BYTES,
+            }
+        )
+        file, codes = absolute(failed_requests), code or []
+        return export_failed(
+            job_id, file, store, codes=codes, overwrite=overwrite, objects=objects, json=json
+        )
     if code:
         raise ConfigError("--code goes with --failed-requests")
     return export_job(
@@ -226,8 +236,18 @@ def export(
         part_bytes=part_bytes,
         overwrite=overwrite,
         kept=not without_kept,
+        objects=objects,
         json=json,
     )
+
+
+def _refuse_beside_failed(given: Mapping[str, bool]) -> None:
+    """Requests of error rows are one batch file of OpenAI's format, and nothing else."""
+    for option, is_given in given.items():
+        if is_given:
+            raise ConfigError(
+                f"{option} goes with --output: --failed-requests writes one JSONL file of requests"
+            )
 
 
 @app.command

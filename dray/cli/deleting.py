@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter, validators
 
 from dray.cli import output
-from dray.cli.flags import Json, StoreOption
+from dray.cli.flags import Json, ObjectsOption, StoreOption
 from dray.durations import seconds_of
 from dray.errors import ConfigError, UnknownJobError
 
 if TYPE_CHECKING:
     from dray.job.deleting import Deleted
-    from dray.storage.objects import ObjectStoreOptions
     from dray.store import Job, Store
 
 jobs = App(name="jobs", help="List the latest jobs of a store, or delete jobs.")
@@ -41,23 +40,21 @@ def delete(
     ] = None,
     yes: Annotated[bool, Parameter(name="--yes", negative=(), help="Do not ask.")] = False,
     store: StoreOption = None,
-    objects: Annotated[
-        str | None, Parameter(help="As of `dray run`: block:NAME, credentials for object stores.")
-    ] = None,
+    objects: ObjectsOption = None,
     json: Json = False,
 ) -> int:
     """Delete jobs from the store: rows, charges and kept requests. Output files stay where they are.
 
     The command refuses a job that runs. It finishes deletions that were interrupted, or that left files.
     """
-    from dray.cli.jobs import store_at
+    from dray.cli.jobs import objects_named, store_at
     from dray.job.deleting import delete_job, finish_deletions
 
     if job_id is None and older_than is None:
         raise ConfigError("dray jobs delete: name a job, or say --older-than 30d for all that ended")
     seconds = None if older_than is None else _seconds(older_than)
     deleted: list[Deleted] = []
-    options = _options(objects)
+    options = objects_named(objects)
     with store_at(store, upgrade=True) as opened:
         chosen = _chosen(opened, job_id, seconds)
         if chosen and not yes:
@@ -78,17 +75,6 @@ def delete(
     elif not deleted:
         output.say("no job ended that long ago")
     return 1 if any(one.left for one in deleted) else 0
-
-
-def _options(objects: str | None) -> ObjectStoreOptions | None:
-    """What Prefect's block of that name holds; None for what the environment says."""
-    if objects is None:
-        return None
-    from dray.cli.with_prefect import prefect_blocks
-    from dray.job.options.resolving import objects_of
-
-    with prefect_blocks() as blocks:
-        return objects_of(objects, blocks)
 
 
 def _chosen(store: Store, job_id: str | None, seconds: float | None) -> list[str]:

@@ -16,3 +16,7 @@ StoreOption = Annotated[
         help="Result store: URL, env:NAME or a run's output folder. If left out: $DRAY_STORE or this folder.",
     ),
 ]  # fmt: skip
+ObjectsOption = Annotated[
+    str | None,
+    Parameter(name="--objects", help="As of `dray run`: block:NAME, credentials for object stores."),
+]

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray.cli import output
 from dray.cli.facts import facts_of
@@ -20,6 +20,9 @@ from dray.store import Job, Store
 from dray.store.database.urls import file_url, parse_url
 from dray.store.named import file_of, open_existing
 from dray.store.store import PATIENCE
+
+if TYPE_CHECKING:
+    from dray.storage.objects import ObjectStoreOptions
 
 HIDDEN_INPUT = "DRAY_INPUT_URL"
 """The variable by which ``dray run`` hands on the URL of a database with a password in it."""
@@ -38,6 +41,17 @@ def store_at(reference: str | None, *, patience: float = PATIENCE, upgrade: bool
 
 def _named(reference: str | None) -> str:
     return reference or os.environ.get("DRAY_STORE") or "."
+
+
+def objects_named(objects: str | None) -> ObjectStoreOptions | None:
+    """What Prefect's block of that name holds; None for what the environment says."""
+    if objects is None:
+        return None
+    from dray.cli.with_prefect import prefect_blocks
+    from dray.job.options.resolving import objects_of
+
+    with prefect_blocks() as blocks:
+        return objects_of(objects, blocks)
 
 
 def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
@@ -114,18 +128,31 @@ def export_job(
     part_bytes: int = PART_BYTES,
     overwrite: bool = False,
     kept: bool = True,
+    objects: str | None = None,
     json: bool,
 ) -> int:
     """Write finished rows to files of ``part_bytes`` at most, in a folder that is no job's own.
+
+    ``objects`` names the block with the keys to object stores, for what the job kept and for the folder.
 
     Raises:
         ConfigError: the folder holds files of others, and may not be given to the export.
     """
     from dray.job.ending.exporting import export
 
+    options = objects_named(objects)
     with store_at(reference) as store:
         job = store.get_job(job_id)
-        written = export(store, job, directory, form, kept=kept, part_bytes=part_bytes, overwrite=overwrite)
+        written = export(
+            store,
+            job,
+            directory,
+            form,
+            kept=kept,
+            part_bytes=part_bytes,
+            overwrite=overwrite,
+            options=options,
+        )
     files = {
         name: {"uri": info.uri, "size": info.size, "sha256": info.sha256}
         for name, info in written.files.items()
@@ -139,9 +166,16 @@ def export_job(
 
 
 def export_failed(
-    job_id: str, path: str, reference: str | None, *, codes: Sequence[str], overwrite: bool, json: bool
+    job_id: str,
+    path: str,
+    reference: str | None,
+    *,
+    codes: Sequence[str],
+    overwrite: bool,
+    objects: str | None = None,
+    json: bool,
 ) -> int:
-    """Write the requests of error rows to a batch file that `dray run` answers."""
+    """Write the requests of error rows to a batch file that `dray run` answers; ``objects`` as above."""
     from dray.job.ending.failed_requests import write_failed
     from dray.report.wording import plural
     from dray.requests.media.medium import MEDIA
@@ -150,9 +184,10 @@ def export_failed(
         raise ConfigError(
             f"--failed-requests {path}: name a file that ends in .jsonl, as `dray run` reads it"
         )
+    options = objects_named(objects)
     with store_at(reference) as store:
         job = store.get_job(job_id)
-        found = write_failed(store, job, path, codes=codes, overwrite=overwrite)
+        found = write_failed(store, job, path, codes=codes, overwrite=overwrite, options=options)
     if json:
         file = path if found.rows else None
         output.print_json({"job_id": job_id, "file": file, **asdict(found)})

@@ -13,16 +13,26 @@ from dray.storage import check_writable, folders
 from dray.storage.draft import Stage
 from dray.storage.files import join
 from dray.storage.layout import whole_names
+from dray.storage.objects import ObjectStoreOptions
 from dray.storage.s3_uploads import end_unfinished, unfinished_outputs
 from dray.store import Job, Store
 
 
 def export(
-    store: Store, job: Job, directory: str, form: Any, *, kept: bool, part_bytes: int, overwrite: bool
+    store: Store,
+    job: Job,
+    directory: str,
+    form: Any,
+    *,
+    kept: bool,
+    part_bytes: int,
+    overwrite: bool,
+    options: ObjectStoreOptions | None = None,
 ) -> Written:
     """Write the finished rows to files of ``part_bytes`` at most, in a folder that is no job's own.
 
-    The columns that the job ``kept`` stand beside them.
+    The columns that the job ``kept`` stand beside them. ``options`` are for all object stores, None for what
+    the environment says.
 
     Raises:
         ConfigError: the folder holds files of others, and may not be given to the export.
@@ -31,24 +41,25 @@ def export(
     owner = owner_of_job(job).of_export
     if not overwrite:
         _refuse_own_folder(job, directory)
-        folders.refuse_foreign(directory, owner, whole_names())
-    check_writable(directory)  # which makes the folder: not for an export that is refused
-    replace_all = overwrite and folders.owner_of(directory) != owner
-    folders.take(directory, owner, overwrite=overwrite)
-    others = unfinished_outputs(directory)  # of exports that were killed
+        folders.refuse_foreign(directory, owner, whole_names(), options=options)
+    check_writable(directory, options=options)  # which makes the folder: not for an export that is refused
+    replace_all = overwrite and folders.owner_of(directory, options) != owner
+    folders.take(directory, owner, overwrite=overwrite, options=options)
+    others = unfinished_outputs(directory, options)  # of exports that were killed
     if others:
-        folders.confirm(directory, owner)
-        end_unfinished(others)
+        folders.confirm(directory, owner, options)
+        end_unfinished(others, options)
     work = join(join(directory, folders.WORK), job.job_id)
     return write_outputs(
         Pages(lambda: store.outcomes(job.job_id)),
         directory=directory,
         format=form,
-        kept=kept_of(job) if kept else None,
+        kept=kept_of(job, options) if kept else None,
         part_bytes=part_bytes,
         stage=Stage(folder=work, tag=f"x{secrets.token_hex(4)}"),
-        confirm=lambda _infos: folders.confirm(directory, owner),
+        confirm=lambda _infos: folders.confirm(directory, owner, options),
         replace_all=replace_all,
+        options=options,
     )
 
 

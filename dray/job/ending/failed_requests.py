@@ -15,6 +15,7 @@ from dray.requests.model import Request
 from dray.requests.sharing import FOLLOWERS, Follower, Shared
 from dray.requests.spool.spool import decode, index_of, read_shard
 from dray.storage.files import exists, write_atomic
+from dray.storage.objects import ObjectStoreOptions
 from dray.store import Job, Shard, ShardState, Store
 
 _ROWS = 1000
@@ -33,13 +34,20 @@ class FailedRequests:
 
 
 def write_failed(
-    store: Store, job: Job, path: str, *, codes: Collection[str] = (), overwrite: bool = False
+    store: Store,
+    job: Job,
+    path: str,
+    *,
+    codes: Collection[str] = (),
+    overwrite: bool = False,
+    options: ObjectStoreOptions | None = None,
 ) -> FailedRequests:
     """Write the requests of error rows to a file, all of them or those of some ``codes``.
 
     They come in the order in which the job read them, each with its own custom_id, and with the fields that
     the job set for all rows. Where there is none, no file is written. Memory holds the error rows that repeat
-    another row (``--dedupe``), and no others.
+    another row (``--dedupe``), and no others. ``options`` are for all object stores, None for what the
+    environment says.
 
     Raises:
         ConfigError: the file exists and ``overwrite`` is false, a code is not one of ``dray.codes``, or the
@@ -48,18 +56,18 @@ def write_failed(
     """
     for code in codes:
         _check_code(code)
-    if not overwrite and exists(path):
+    if not overwrite and exists(path, options=options):
         raise ConfigError(f"{path}: the file exists; name another one, or replace it with --overwrite")
     shards = [shard for shard in store.shards(job.job_id) if shard.state is not ShardState.SPLIT]
     if job.total is None:
         raise ConfigError(f"job {job.job_id}: its input was not read to its end, so it has no error rows")
     failed = store.counts(job.job_id).failed
     wanted = _Wanted(store, job.job_id, codes)
-    lines = _lines(job, shards, wanted)
+    lines = _lines(job, shards, wanted, options)
     first = next(lines, None)
     rows = 0
     if first is not None:
-        with write_atomic(path) as file:
+        with write_atomic(path, options=options) as file:
             file.write(first)
             rows = 1
             for line in lines:
@@ -92,19 +100,21 @@ class _Wanted:
         return wanted
 
 
-def _lines(job: Job, shards: Sequence[Shard], wanted: _Wanted) -> Iterator[bytes]:
+def _lines(
+    job: Job, shards: Sequence[Shard], wanted: _Wanted, options: ObjectStoreOptions | None
+) -> Iterator[bytes]:
     ordered = sorted(shards, key=lambda shard: shard.first_position)
     for uri in dict.fromkeys(shard.uri for shard in ordered):
-        if not _is_there(uri):
+        if not _is_there(uri, options):
             raise JobFailedError(
                 f"{uri}: the requests that job {job.job_id} kept are gone, or not on this machine, so those "
                 "of its error rows cannot be written; run its input again, with another --output"
             )
-    followers = _failed_followers(ordered[0].uri, wanted) if ordered else {}
+    followers = _failed_followers(ordered[0].uri, wanted, options) if ordered else {}
     for shard in ordered:
         if not (followers or shard.failed or shard.inherited):
             continue  # all of its rows have answers, or none yet
-        for chunk in read_shard(shard.uri, shard.offset, shard.length, chunk_rows=_ROWS):
+        for chunk in read_shard(shard.uri, shard.offset, shard.length, chunk_rows=_ROWS, options=options):
             indexes = [index_of(line) for line in chunk]
             failed = wanted.among(indexes)
             for index, line in zip(indexes, chunk, strict=True):
@@ -115,21 +125,23 @@ def _lines(job: Job, shards: Sequence[Shard], wanted: _Wanted) -> Iterator[bytes
                     yield from (_line(request, one) for one in (*ids, *repeats))
 
 
-def _is_there(uri: str) -> bool:
+def _is_there(uri: str, options: ObjectStoreOptions | None) -> bool:
     try:
-        return exists(uri)
+        return exists(uri, options=options)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise JobFailedError(f"{uri}: the requests that the job kept cannot be read: {reason}") from error
 
 
-def _failed_followers(spool: str, wanted: _Wanted) -> Mapping[int, list[str]]:
+def _failed_followers(
+    spool: str, wanted: _Wanted, options: ObjectStoreOptions | None
+) -> Mapping[int, list[str]]:
     """Error rows that repeat another row, whose request left the spool: their custom_ids, by that row."""
     found: dict[int, list[str]] = defaultdict(list)
     uri = f"{spool}{FOLLOWERS}"
     pages: Iterator[list[Follower]] = iter(())
-    if _is_there(uri):
-        pages = Shared(followers_uri=uri).read_followers(_ROWS, None)
+    if _is_there(uri, options):
+        pages = Shared(followers_uri=uri).read_followers(_ROWS, options)
     for page in pages:
         failed = wanted.among([row.index for row in page])
         for row in page:

@@ -68,6 +68,9 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         (["--output", "out", "--failed-requests", "f.jsonl"], "give --output FOLDER"),
         (["--output", "out", "--code", "poison"], "--code goes with --failed-requests"),
         (["--failed-requests", "f.csv"], "ends in .jsonl"),
+        (["--failed-requests", "f.jsonl", "--format", "parquet"], "--format parquet goes with --output"),
+        (["--failed-requests", "f.jsonl", "--without-kept"], "--without-kept goes with --output"),
+        (["--failed-requests", "f.jsonl", "--part-bytes", "4096"], "--part-bytes goes with --output"),
     ],
 )
 def test_an_export_is_of_rows_or_of_requests(refused: Refused, given: list[str], told: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from typing import Any, Literal
 import numpy
 import pytest
 
+from dray.cli.app import run_app
 from dray.cli.jobs import export_job
 from dray.errors import JobFailedError
 from dray.job.beginning.opening import OpenJob, open_job
@@ -20,10 +22,13 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.forms import EngineOptions
 from dray.job.options.plan_file import identity_of
 from dray.job.options.request import JobRequest
+from dray.job.options.resolving import NoBlocks
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.requests import RowDefaults, source_of
+from dray.requests.outputs.files import Written, write_outputs
 from dray.requests.spool.spool import index_of
+from dray.storage import ObjectStoreOptions
 from dray.store import JobState, open_store
 from tests.support.publishing import answer
 
@@ -206,6 +211,42 @@ def test_answers_outlive_them(settings: Callable[..., JobSettings], tmp_path: Pa
     assert not (Path(job.settings.output) / "output.jsonl").exists()
     export_job("job", str(tmp_path / "all"), "jsonl", job.settings.store_url, kept=False, json=False)
     assert len((tmp_path / "all" / "output.jsonl").read_text().splitlines()) == ROWS
+
+
+def test_an_export_reaches_buckets_by_a_block(
+    settings: Callable[..., JobSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = open_job(settings())
+    answer(job)
+    options = ObjectStoreOptions(endpoint="http://127.0.0.1:9")
+    written: list[dict[str, Any]] = []
+
+    class Blocks(NoBlocks):
+        def objects(self, name: str) -> ObjectStoreOptions:
+            assert name == "keys"
+            return options
+
+    def write(pages: Any, **given: Any) -> Written:
+        written.append(given)
+        return write_outputs(pages, **given)
+
+    monkeypatch.setattr("dray.cli.with_prefect.prefect_blocks", lambda: nullcontext(Blocks()))
+    monkeypatch.setattr("dray.job.ending.exporting.write_outputs", write)
+    folder = str(tmp_path / "all")
+    command = [
+        "export",
+        "job",
+        "--output",
+        folder,
+        "--store",
+        job.settings.store_url,
+        "--objects",
+        "block:keys",
+    ]
+    assert run_app(command) == 0
+    [given] = written
+    assert (given["options"], given["kept"].options) == (options, options)
+    assert len(kept_in(folder)) == ROWS
 
 
 def test_a_job_that_is_deleted_leaves_none(settings: Callable[..., JobSettings]) -> None:

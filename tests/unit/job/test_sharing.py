@@ -6,22 +6,25 @@ import errno
 import json
 import shlex
 import sqlite3
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dray.job.rows.reusing
+from dray.cli.app import run_app
 from dray.cli.jobs import export_failed
 from dray.engine import simulated
 from dray.errors import ConfigError, JobFailedError
 from dray.job.deleting import delete_job
 from dray.job.ending import failed_requests
 from dray.job.ending.failed_requests import FailedRequests, write_failed
+from dray.job.options.resolving import NoBlocks
 from dray.requests import ingest, source_of
 from dray.requests.model import FOLLOWED, REUSED
 from dray.requests.overflow import mark_of
+from dray.storage import ObjectStoreOptions
 from dray.storage.files import exists
 from dray.store import JobState, Store, open_store
 from tests.chaos import thread_job
@@ -171,7 +174,7 @@ def test_requests_that_may_not_be_read_are_told(
 ) -> None:
     jobs.run("once", [thread_job.REFUSED, "a"])
 
-    def refuse(uri: str) -> bool:
+    def refuse(uri: str, **_: object) -> bool:
         if uri.endswith(".jsonl") and ".dray" in uri:
             raise PermissionError(errno.EACCES, "Permission denied")
         return exists(uri)
@@ -180,6 +183,37 @@ def test_requests_that_may_not_be_read_are_told(
     told = r"requests-1\.jsonl: the requests that the job kept cannot be read: Permission denied"
     with pytest.raises(JobFailedError, match=told):
         write_failed(jobs.store, jobs.store.get_job("once"), str(tmp_path / "again.jsonl"))
+
+
+def test_requests_of_error_rows_are_read_by_the_keys_of_a_block(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a job whose bucket only a block opens were looked for with the environment's keys."""
+    jobs.run("once", [thread_job.REFUSED, "a", thread_job.REFUSED], dedupe=True)
+    options, seen = ObjectStoreOptions(endpoint="http://127.0.0.1:9"), []
+
+    class Blocks(NoBlocks):
+        def objects(self, name: str) -> ObjectStoreOptions:
+            assert name == "keys"
+            return options
+
+    def recorded(name: str) -> None:
+        real = getattr(failed_requests, name)
+
+        def call(*places: Any, options: Any, **more: Any) -> Any:
+            seen.append((name, options))
+            return real(*places, options=options, **more)
+
+        monkeypatch.setattr(failed_requests, name, call)
+
+    for name in ("exists", "read_shard", "write_atomic"):
+        recorded(name)
+    monkeypatch.setattr("dray.cli.with_prefect.prefect_blocks", lambda: nullcontext(Blocks()))
+    file = str(tmp_path / "again.jsonl")
+    command = ["export", "once", "--failed-requests", file, "--store", jobs.url, "--objects", "block:keys"]
+    assert run_app(command) == 0
+    assert {name for name, _ in seen} == {"exists", "read_shard", "write_atomic"}
+    assert {given for _, given in seen} == {options}
 
 
 def test_answers_of_earlier_jobs_are_taken_and_errors_are_not(jobs: Jobs) -> None:
