@@ -49,7 +49,7 @@ def examine(model: str | None, store: str | None, *, json: bool) -> int:
         output.print_json({"ok": good, "checks": results})
     else:
         for result in results:
-            output.say(f"{'ok  ' if result['ok'] else 'FAIL'}  {result['name']:<14} {result['detail']}")
+            output.tell(f"{'ok  ' if result['ok'] else 'FAIL'}  {result['name']:<14} {result['detail']}")
     return 0 if good else 1
 
 

@@ -161,7 +161,7 @@ def export_job(
         output.print_json({"job_id": job_id, "files": files})
     else:
         for facts in files.values():
-            output.say(str(facts["uri"]))
+            output.tell(str(facts["uri"]))
     return 0
 
 
@@ -205,7 +205,7 @@ def export_failed(
         for medium in MEDIA
         if rows.get(medium.root)
     )
-    output.say(f"{path}: {plural(found.rows, 'request')}")
+    output.tell(f"{path}: {plural(found.rows, 'request')}")
     output.say(f"`dray run {shlex.quote(path)} --model MODEL --output ANOTHER_FOLDER{roots}` answers them")
     return 0
 
@@ -234,9 +234,9 @@ def rewrite_report(job_id: str, path: str | None, reference: str | None, *, json
         cost = data.account.as_dict() if data.account else None
         output.print_json({"job_id": job_id, "report": path, "cost": cost})
     else:
-        output.say(path)
+        output.tell(path)
         for line in bill_lines(data.account) if data.account else ():
-            output.say(line)
+            output.tell(line)
     return 0
 
 

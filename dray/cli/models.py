@@ -45,7 +45,7 @@ def publish(model: str, /, *, json: Json = False) -> int:
     if json:
         output.print_json(asdict(published))
     else:
-        output.say(f"{published.path}: checksums of {published.files} files, {published.size / 1e9:.2f} GB")
+        output.tell(f"{published.path}: checksums of {published.files} files, {published.size / 1e9:.2f} GB")
     return 0
 
 
@@ -63,7 +63,7 @@ def list_(*, json: Json = False) -> int:
     for place, model in found:
         state = "in use" if model.in_use else "whole" if model.whole else "partial"
         where = "memory" if place.memory else "disk"
-        output.say(f"{model.key[:12]}  {model.size / 1e9:8.2f} GB  {where:<6}  {state:<7}  {model.uri}")
+        output.tell(f"{model.key[:12]}  {model.size / 1e9:8.2f} GB  {where:<6}  {state:<7}  {model.uri}")
     if not found:
         output.say("no models are kept")
     return 0
@@ -99,9 +99,9 @@ def remove(keys: list[str] | None = None, /, *, json: Json = False) -> int:
         output.print_json({"removed": removed, "in_use": left})
     else:
         for key in removed:
-            output.say(f"removed {key[:12]}")
+            output.tell(f"removed {key[:12]}")
         for key in left:
-            output.say(f"in use  {key[:12]}")
+            output.tell(f"in use  {key[:12]}")
         if not there:
             output.say("no models are kept")
     return 0

@@ -133,13 +133,14 @@ def _reported(folder: Path, job_id: str) -> None:
 
 
 def test_a_report_comes_to_the_folder_of_its_job_and_to_no_others(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for job_id in ("one", "two"):
         _reported(folder, job_id)
     monkeypatch.chdir(folder / "two")
     assert run_app(["report", "one", "--store", str(folder)]) == 0
     assert (folder / "one" / "report.html").is_file()
+    assert capsys.readouterr().out.splitlines()[0] == str(folder / "one" / "report.html")
     assert run_app(["report", "one", "--store", str(folder), "--output", "report.html"]) == 2
     assert not (folder / "two" / "report.html").exists()
     monkeypatch.chdir(folder)

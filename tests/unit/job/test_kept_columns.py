@@ -214,7 +214,10 @@ def test_answers_outlive_them(settings: Callable[..., JobSettings], tmp_path: Pa
 
 
 def test_an_export_reaches_buckets_by_a_block(
-    settings: Callable[..., JobSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Callable[..., JobSettings],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     job = open_job(settings())
     answer(job)
@@ -244,6 +247,7 @@ def test_an_export_reaches_buckets_by_a_block(
         "block:keys",
     ]
     assert run_app(command) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{folder}/output.jsonl", f"{folder}/errors.jsonl"]
     [given] = written
     assert (given["options"], given["kept"].options) == (options, options)
     assert len(kept_in(folder)) == ROWS

@@ -139,7 +139,9 @@ def test_the_command_for_them_can_be_given_as_it_is_printed(
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as database, database:
         database.execute("update jobs set settings = json_set(settings, '$.recipe', json(?))", (recipe,))
     assert export_failed("once", file, jobs.url, codes=[], overwrite=False, json=False) == 0
-    _, command, _ = capsys.readouterr().err.split("`")
+    said = capsys.readouterr()
+    assert said.out == f"{file}: 1 request\n"
+    _, command, _ = said.err.split("`")
     assert shlex.split(command) == [
         "dray", "run", file, "--model", "MODEL", "--output", "ANOTHER_FOLDER", "--image-root", "/my photos",
     ]  # fmt: skip
