@@ -94,13 +94,12 @@ def _example() -> str:
     return str(folder)
 
 
-def measured_with(folder: str, *, quick: bool = False) -> dict[str, Any]:
+def measured_with(folder: str) -> dict[str, Any]:
     """What the process that measures prints on its last line."""
     if not (Path(folder) / "config.json").is_file():
         raise ConfigError(f"--model {folder}: no config.json there; --calibrate takes the folder of a model")
     environment = os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"}
     command = [sys.executable, "-m", "dray.engine.calibration", str(Path(folder).absolute())]
-    command += ["--quick"] if quick else []
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False

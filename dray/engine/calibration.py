@@ -25,6 +25,7 @@ from dray.requests.spool.spool import encode
 _GEMM = (512, 2048, 2048)  # rows, and both sides of the weights
 _READ_BYTES = 256 << 20
 _TAKE_SECONDS = 0.6  # for each figure of the hardware
+_REPEATS = 3  # of each probe
 _GIB = 1 << 30
 
 PROBES = (
@@ -47,13 +48,12 @@ def main() -> int:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="folder of a model")
-    parser.add_argument("--quick", action="store_true", help="each probe once")
     arguments = parser.parse_args()
-    print(json.dumps(measure(arguments.model, repeats=1 if arguments.quick else 3)))  # noqa: T201
+    print(json.dumps(measure(arguments.model)))  # noqa: T201
     return 0
 
 
-def measure(model: str, *, repeats: int) -> dict[str, Any]:
+def measure(model: str) -> dict[str, Any]:
     """The hardware's figures, and what each probe of a real engine took."""
     processor = processor_name()  # before vLLM binds threads to cores
     began = time.monotonic()
@@ -67,7 +67,7 @@ def measure(model: str, *, repeats: int) -> dict[str, Any]:
     vocabulary = int(json.loads(info.config)["vocab_size"])
     feed = _Feed(engine, vocabulary, info.max_num_batched_tokens)
     feed.run(16, 16, 8)  # what is set up at its first use is not measured
-    found = [feed.run(*probe) | {"seqs": info.max_num_seqs} for _ in range(repeats) for probe in probes]
+    found = [feed.run(*probe) | {"seqs": info.max_num_seqs} for _ in range(_REPEATS) for probe in probes]
     engine.stop()
     hardware = _hardware(processor)
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dray.owner import is_gone
+from dray.report.wording import duration
 from dray.store import Job, Store
 
 INPUT_REFUSED = "the input was refused"
@@ -20,7 +21,7 @@ def no_driver(job: Job, now: float) -> str | None:
     if job.driver is None or job.driver_until is None:
         return "no driver: its lease was given back"
     if job.driver_until <= now:
-        return f"no driver: its lease ended {_span(now - job.driver_until)} ago"
+        return f"no driver: its lease ended {duration(now - job.driver_until)} ago"
     if is_gone(job.driver):
         return "no driver: its process on this machine is gone"
     return None
@@ -43,11 +44,3 @@ def cancel_or_ask(store: Store, job_id: str) -> bool:
     """
     store.request_cancel(job_id)
     return store.cancel_undriven(job_id, is_gone=is_gone)
-
-
-def _span(seconds: float) -> str:
-    for size, unit in ((86400.0, "day"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} {unit}{'s' if unit == 'day' and count != 1 else ''}"
-    return f"{int(seconds)} s"

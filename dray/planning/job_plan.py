@@ -86,13 +86,13 @@ class JobPlan:
         priced = ((one, one.dollars(*tokens)) for one in self.hosted)
         return sorted(((one, cost) for one, cost in priced if cost is not None), key=lambda pair: pair[1])
 
-    def as_dict(self, most: int | None = None) -> dict[str, Any]:
-        """As JSON: what ``dray plan --json`` prints and ``dray run --plan`` reads; ``most`` plans."""
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON: what ``dray plan --json`` prints and ``dray run --plan`` reads."""
         return {
             "day": self.day.isoformat(),
             "model": {"name": self.model.name, "format": self.model.format},
             "workload": _plain(asdict(self.workload)),
-            "plans": [_plan(one) for one in self.best[:most]],
+            "plans": [_plan(one) for one in self.best],
             "why": self.why,
             "nearest": [_plan(one) for one in self.found.nearest],
             "hosted": [

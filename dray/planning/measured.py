@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from dray.errors import ConfigError
 from dray.job.options.request import BLOCK
 from dray.job.options.resolving import Blocks
-from dray.storage.addresses import without_variable
-from dray.store import Efficiency, open_store
-
-_FILE = "dray.db"
+from dray.store import Efficiency
+from dray.store.named import open_existing
 
 
 def efficiencies_in(store: str | None, blocks: Blocks) -> list[Efficiency]:
@@ -24,17 +20,6 @@ def efficiencies_in(store: str | None, blocks: Blocks) -> list[Efficiency]:
     given = store or os.environ.get("DRAY_STORE")
     if not given:
         return []
-    with open_store(_url(given, blocks), create=False) as opened:
+    named = blocks.store_url(given.removeprefix(BLOCK)) if given.startswith(BLOCK) else given
+    with open_existing(named) as opened:
         return opened.efficiencies()
-
-
-def _url(given: str, blocks: Blocks) -> str:
-    if given.startswith(BLOCK):
-        return blocks.store_url(given.removeprefix(BLOCK))
-    given = without_variable(given)
-    if "://" in given:
-        return given
-    file = Path(given) / _FILE if Path(given).is_dir() else Path(given)
-    if not file.is_file():
-        raise ConfigError(f"store {given}: no {_FILE} there; name a run's output folder, a file, or a URL")
-    return f"sqlite:///{file.absolute()}"

@@ -40,7 +40,7 @@ def test_a_driver_whose_lease_is_live_is_believed(store: Store) -> None:
     assert said(store) is None
 
 
-@pytest.mark.parametrize(("seconds", "span"), [(63, "3 s"), (240, "3 min"), (3 * 86400, "2 days")])
+@pytest.mark.parametrize(("seconds", "span"), [(63, "3 s"), (240, "3 min"), (3 * 86400, "3 d")])
 def test_a_lease_that_ended_is_no_driver(store: Store, clock: FakeClock, seconds: int, span: str) -> None:
     ready_job(store)
     clock.pass_seconds(seconds)

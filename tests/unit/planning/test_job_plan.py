@@ -105,11 +105,13 @@ def test_what_was_measured_takes_the_place_of_guesses(
 def test_a_store_of_finished_runs_is_read(
     rows: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"no dray\.db there"):
+    with pytest.raises(ConfigError, match=r"no dray\.db in"):
         planned(rows, model, hardware="l40s", store=str(tmp_path))
     with open_store(f"sqlite:///{tmp_path / 'dray.db'}") as store:
         store.put_efficiency(efficiency("0.32.0"))
-    named: list[dict[str, Any]] = [{"store": str(tmp_path)}, {"store": "env:THE_STORE"}, {}]
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    home = f"~/{tmp_path.name}"
+    named: list[dict[str, Any]] = [{"store": str(tmp_path)}, {"store": home}, {"store": "env:THE_STORE"}, {}]
     for options in named:
         monkeypatch.setenv("THE_STORE", f"sqlite:///{tmp_path / 'dray.db'}")
         monkeypatch.setenv("DRAY_STORE", str(tmp_path))
