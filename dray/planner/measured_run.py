@@ -11,11 +11,15 @@ from typing import Any
 from dray.errors import ConfigError
 from dray.planner.catalogue import Catalogue, Device, Instance
 from dray.planner.cost import Demand, Phi, Replica, Setting, replica_on, replica_rate
+from dray.planner.cost.demand import MEMORY_SHARE
 from dray.planner.cost.interval import Interval, spanning
 from dray.planner.cost.memory import batch_size
 from dray.planner.cost.plan import START_ERROR
 from dray.planner.cost.run_time import Rate
 from dray.planner.models import FORMATS, ModelFacts, kv_format, model_facts
+
+_MODULES = frozenset({"H100", "H200"})
+_CARDS = frozenset({"PCIE", "NVL"})  # an A100's card has 0.95 of its module's bandwidth, and the same peak
 
 LEAST_ROWS = 20
 """Rows of a run below which its rate says nothing."""
@@ -69,6 +73,7 @@ def setup_of(
             kv=kv_format(str(arguments.get("kv_cache_dtype") or "")) or model.kv_format,
             max_num_seqs=seqs,
             max_num_batched_tokens=tokens,
+            gpu_memory_utilization=float(arguments.get("gpu_memory_utilization") or MEMORY_SHARE),
         ),
     )
 
@@ -100,8 +105,13 @@ def instance_of(device: str, catalogue: Catalogue, count: int = 1) -> Instance |
 
 
 def _longest_match(device: str, known: Mapping[str, Device]) -> str | None:
-    """The longest name of which each part is one of the device's: A100-80 not for 40 GB, L4 for no L40."""
+    """The longest name of which each part is one of the device's: A100-80 not for 40 GB, L4 for no L40.
+
+    None for a slice of a GPU, nor for a card of a GPU that the catalogue has as a module: it is slower.
+    """
     parts = {part.removesuffix("GB") for part in re.split(r"[^A-Z0-9]+", device.upper())}
+    if "MIG" in parts or (parts & _MODULES and parts & _CARDS):
+        return None
     fitting = [
         name
         for name, one in known.items()

@@ -21,8 +21,9 @@ from dray.store import Efficiency, Store
 class FinishedRun:
     """A run that came to its end: ``identity`` and ``epoch`` are its job's; moments are seconds since 1970.
 
-    ``work``: rows and busy seconds by replica. ``nodes`` are the hosts that they were on. ``shape`` looks
-    for what the rows have in common, ``sequences`` for their prompts in the mean, and the answers to each.
+    ``work``: rows and busy seconds by replica, all on the device of ``info``. ``nodes`` are their hosts.
+    ``gpus``: what the user gives a replica. ``shape`` looks for what the rows have in common, ``sequences``
+    for their prompts in the mean, and the answers to each.
     """
 
     identity: str
@@ -31,6 +32,7 @@ class FinishedRun:
     info: EngineInfo
     work: Mapping[str, tuple[int, float]]
     nodes: frozenset[str]
+    gpus: float | None = None
     began: float
     ready: float
     ended: float
@@ -46,6 +48,8 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
     Raises:
         StoreError: it is away.
     """
+    if run.gpus is not None and 0 < run.gpus < 1:
+        return None  # replicas that share a GPU slow each other down: the rate of one is not the GPU's
     demand, setup = demand_of(measures, *run.sequences()), _setup(run)
     if demand is None or setup is None:
         return None
@@ -68,7 +72,7 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
             version=run.info.version,
             phi=phi,
             seconds=sum(seconds for _, seconds in run.work.values()),
-            rows=measures.run_rows,
+            rows=sum(rows for rows, _ in run.work.values()),
             start_seconds=max(0.0, run.ready - run.began),
             shape=shape,
             output_tokens=demand.output_tokens if shape is not None else None,

@@ -109,27 +109,42 @@ def report_data(
 def _bill(
     store: Store, job: OpenJob, measures: Measures, timeline: Timeline, replicas: Sequence[ReplicaAccount]
 ) -> Account | None:
-    """The bill, with what was to be expected; this run's efficiency is kept for later ones."""
+    """The bill, with what was to be expected; this run's efficiency is kept for later ones.
+
+    A run on several devices tells of the one that was busy longest, and has no prediction beside its bill:
+    rows and seconds of different devices together are those of none.
+    """
     account = bill_job(store, job, measures.tokens)
     last = max((phase.end for phase in timeline.phases() if phase.name == "inference"), default=None)
-    infos = [info for one in replicas if (info := one.ran_as) is not None]
-    ready = [one.moments.ready for one in replicas if one.moments is not None]
-    if account is None or last is None or not infos or not ready:
+    by_device = _by_device(replicas)
+    if account is None or last is None or not by_device:
         return account
+    info, alike = by_device[0]
     run = FinishedRun(
         identity=job.identity or job.job_id,
         epoch=job.lease.epoch,
         arguments=job.settings.engine_arguments,
-        info=infos[0],
-        work={one.name: (one.rows, one.busy_seconds or 0.0) for one in replicas},
-        nodes=frozenset(one.node for one in replicas),
+        info=info,
+        work={one.name: (one.rows, one.busy_seconds or 0.0) for one in alike},
+        nodes=frozenset(one.node for one in alike),
+        gpus=job.settings.replica_gpus,
         began=timeline.began(),
-        ready=min(ready),
+        ready=min(one.moments.ready for one in alike if one.moments is not None),
         ended=last,
         shape=lambda: job_shape(job, store.shards(job.job_id)),
         sequences=lambda: job_sequences(job, store.shards(job.job_id)),
     )
-    return with_prediction(account, learn(store, run, measures), nodes=len(run.nodes))
+    predicted = learn(store, run, measures)
+    return with_prediction(account, predicted if len(by_device) == 1 else None, nodes=len(run.nodes))
+
+
+def _by_device(replicas: Sequence[ReplicaAccount]) -> list[tuple[EngineInfo, list[ReplicaAccount]]]:
+    """Replicas that became ready, with the engine of the first, by device; the one busy longest first."""
+    found: dict[str, tuple[EngineInfo, list[ReplicaAccount]]] = {}
+    for one in replicas:
+        if (info := one.ran_as) is not None and one.moments is not None:
+            found.setdefault(info.device, (info, []))[1].append(one)
+    return sorted(found.values(), key=lambda pair: -sum(one.busy_seconds or 0.0 for one in pair[1]))
 
 
 def _unused(store: Store, job_id: str) -> dict[str, str]:

@@ -125,6 +125,10 @@ class EnginePolicy:
     overhead: float = 2.5 * 2**30
 
 
+MEMORY_SHARE = 0.92
+"""``gpu_memory_utilization`` where nothing says it: vLLM's own."""
+
+
 VLLM = EnginePolicy(name="vllm", sequence_seconds=40e-6)
 """Of a sequence: an H200 answered a 1B model's 1,024 sequences in steps of 40 ms, whether 80% of a prompt was
 cached or not, and was busy for 15% to 60% of each (16 cores of a Xeon, vLLM 0.32: RESULTS.md, gpu)."""
@@ -145,7 +149,7 @@ class Setting:
     kv: str = "bf16"
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
-    gpu_memory_utilization: float = 0.92
+    gpu_memory_utilization: float = MEMORY_SHARE
     engine: EnginePolicy = VLLM
 
     @property

@@ -10,6 +10,7 @@ from math import isfinite
 
 from dray.errors import ConfigError
 from dray.planner.catalogue import Catalogue, Instance
+from dray.planner.cost.demand import MEMORY_SHARE
 from dray.planner.models import FORMATS, KV_BYTES
 
 SPOT = ":spot"
@@ -48,7 +49,7 @@ class Limits:
     max_machines: int = 8
     prices: Mapping[str, float] = field(default_factory=dict)
     head_hourly: float = 0.0
-    gpu_memory_utilization: float = 0.92
+    gpu_memory_utilization: float = MEMORY_SHARE
     max_num_seqs: tuple[int, ...] = (64, 256, 1024)
     max_num_batched_tokens: tuple[int, ...] = (2048, 8192)
     tensor_parallel: int | None = None

@@ -104,6 +104,13 @@ def test_starts_are_those_of_the_latest_runs() -> None:
         ("Tesla T4", None),
         ("NVIDIA L40", None),
         ("NVIDIA GH200 480GB", None),
+        ("NVIDIA A100 80GB PCIe", "p4de.24xlarge"),
+        ("NVIDIA H200", "p5en.48xlarge"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", None),
         ("", None),
     ],
 )
@@ -164,6 +171,21 @@ def test_phi_is_predicted_over_measured_seconds() -> None:
     found = forecast(setup, demand, phi, replicas=2, start=10)
     assert found.likely == pytest.approx(10 + whole / 0.8)
     assert found.low < found.likely < found.high
+
+
+def test_a_run_with_a_part_of_the_memory_that_is_as_fast_as_the_model_says_has_a_phi_of_1() -> None:
+    """A smaller share of the memory holds fewer sequences at a time: the plan counts that."""
+    catalogue, share = load_catalogue(), 0.45
+    demand = Demand(rows=10_000, input_tokens=500, output_tokens=100)
+    limits = Limits(hardware=("g6e.xlarge",), gpu_memory_utilization=share)
+    plan = plans(demand, model_facts(LLAMA_8B), catalogue, limits, today=date(2026, 11, 24)).plans[0]
+    setup = setup_of(
+        json.dumps(LLAMA_8B), "NVIDIA L40S", {"gpu_memory_utilization": share},
+        seqs=plan.setting.max_num_seqs, tokens=plan.setting.max_num_batched_tokens, catalogue=catalogue,
+    )  # fmt: skip
+    assert setup is not None
+    took = demand.rows / plan.rate.per_second + plan.rate.tail
+    assert measured_phi(setup, demand, {"one": (demand.rows, took)}) == pytest.approx(1.0)
 
 
 def test_what_the_cost_model_does_not_know_is_not_learned_from() -> None:

@@ -1,0 +1,106 @@
+"""What a finished run keeps for later plans: the efficiency of one device, and of whole ones."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dray.account import Predicted, Span
+from dray.engine import EngineInfo
+from dray.job.beginning.opening import open_job
+from dray.job.ending.finalising import finalise_job
+from dray.job.ending.reporting import ReplicaAccount
+from dray.job.ending.timeline import Timeline
+from dray.job.options.settings import JobSettings
+from dray.job.rows.ingesting import ingest_job
+from dray.report import Moments, ReportData
+from dray.requests import decode, read_shard
+from dray.requests.model import Outcome
+from dray.store import Efficiency, open_store
+from tests.support.model_configs import LLAMA_8B
+
+pytestmark = pytest.mark.unit
+
+MakeSettings = Callable[..., JobSettings]
+
+INFO = EngineInfo(
+    engine="vllm", version="0.32.0", model="m", max_num_seqs=256, max_model_len=8192, timeline={},
+    max_num_batched_tokens=8192, device="NVIDIA L4", config=json.dumps(LLAMA_8B),
+)  # fmt: skip
+
+
+def replica(name: str, device: str, rows: int, busy: float) -> ReplicaAccount:
+    now = time.time()
+    return ReplicaAccount(
+        name=name, node=name, engine="vllm", version="0.32.0", rows=rows, busy_seconds=busy,
+        moments=Moments(asked=now - 900, began=now - 890, ready=now - 800),
+        info=replace(INFO, device=device),
+    )  # fmt: skip
+
+
+def finished(
+    settings: JobSettings, replicas: Sequence[ReplicaAccount]
+) -> tuple[list[Efficiency], Predicted | None]:
+    """What a job of these replicas keeps, and what its report says was predicted."""
+    job = open_job(settings)
+    timeline = Timeline()
+    timeline.add("inference", time.time() - 800, time.time())
+    worked = Span(
+        epoch=job.lease.epoch, node="n", host=socket.gethostname(), place=0, places=1, replica="r",
+        phase="busy", started=job.started, micros=60_000_000,
+    )  # fmt: skip
+    with open_store(settings.store_url, create=False) as store:
+        store.put_spans(job.lease, [worked])
+        for shard in ingest_job(job, replicas=1):
+            lease = store.claim_shard(job.lease, shard.number, owner="test")
+            assert lease is not None
+            for chunk in read_shard(shard.uri, shard.offset, shard.length):
+                requests = [decode(line) for line in chunk]
+                outcomes = [
+                    Outcome(r.index, r.custom_id, b"{}", prompt_tokens=300, completion_tokens=100)
+                    for r in requests
+                ]
+                store.commit(lease, outcomes)
+            store.finish_shard(lease)
+    finalise_job(job, timeline, replicas)
+    with open_store(settings.store_url, create=False) as store:
+        data = ReportData.from_json(store.get_job(job.job_id).summary["report"])
+        assert data.account is not None
+        return store.efficiencies(), data.account.predicted
+
+
+L40S = replica("a", "NVIDIA L40S", 3000, 280.0)
+L4 = [replica(name, "NVIDIA L4", 800, 300.0) for name in "bcd"]
+
+
+@pytest.mark.parametrize("replicas", [[L40S, *L4], [*L4, L40S]], ids=["L40S first", "L4 first"])
+def test_a_run_on_several_devices_tells_of_one_with_its_own_rows(
+    make_settings: MakeSettings, tmp_path: Path, replicas: list[ReplicaAccount]
+) -> None:
+    """Rows and seconds of all, taken for those of the first one's device, made a phi 0.3 or 2 of 0.9."""
+    alone = make_settings(job_id="alone", store_url=f"sqlite:///{tmp_path / 'alone.db'}")
+    [own], _ = finished(alone, L4)
+    with open_store(alone.store_url, create=False) as store:
+        store.put_efficiency(replace(own, job="earlier"))
+    _, expected = finished(replace(alone, job_id="again", output=str(tmp_path / "again")), L4)
+    assert expected is not None
+    mixed = replace(alone, job_id="mixed", output=str(tmp_path / "mixed"))
+    known, predicted = finished(mixed, replicas)
+    [measured] = [one for one in known if one.job == own.job]
+    assert (measured.device, measured.rows) == ("L4", 2400)
+    assert measured.phi == pytest.approx(own.phi)
+    assert predicted is None  # that of so many L4 says nothing of these
+
+
+@pytest.mark.parametrize("gpus", [0.5, 1, None])
+def test_a_replica_on_a_part_of_a_gpu_says_nothing_of_a_whole_one(
+    make_settings: MakeSettings, gpus: float | None
+) -> None:
+    known, _ = finished(make_settings(replica_gpus=gpus), L4)
+    assert len(known) == (0 if gpus == 0.5 else 1)
