@@ -8,6 +8,7 @@ from math import exp, log, sqrt
 
 from dray.planner.catalogue import Catalogue
 from dray.planner.cost import PRIOR, Phi, PhiFor
+from dray.planner.cost.demand import MOST_ERROR
 from dray.planner.models import ModelFacts
 from dray.planner.workload import Learned
 from dray.report.wording import plural
@@ -113,7 +114,7 @@ def learned_lengths(known: Sequence[Efficiency], model: ModelFacts, shape: str |
     if not points:
         return None
     mean, bound = _mean(points)
-    return Learned(mean=exp(mean), error=exp(bound) - 1.0, jobs=len(points))
+    return Learned(mean=exp(mean), error=min(MOST_ERROR, exp(bound) - 1.0), jobs=len(points))
 
 
 def _mean(points: Sequence[_Weighted]) -> tuple[float, float]:

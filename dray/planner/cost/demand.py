@@ -7,6 +7,9 @@ from math import ceil, isfinite
 
 from dray.errors import ConfigError
 
+MOST_ERROR = 0.9
+"""Of a mean output: with 1, the shortest outputs of an interval would have no token."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
@@ -50,7 +53,7 @@ class Demand:
             "longest_tokens": (self.longest, 1, 1e10),
             "longest_output": (self.tail_output, 1, 1e10),
             "resident_prefix_tokens": (self.resident_prefix, 0, 1e12),
-            "output_error": (self.output_error, 0, 0.9),
+            "output_error": (self.output_error, 0, MOST_ERROR),
             "sequences": (self.sequences, 1, 1e9),
             "answers": (self.answers, 1, 1e6),
         }
