@@ -212,7 +212,7 @@ class RayCluster:
             try:
                 self.provider.keep()
             except Exception as error:  # noqa: BLE001  tried again; the machines' own clocks leave time for that
-                _LOGGER.warning("%s: its expiry was not put off: %s", self.provider.where, error)
+                _LOGGER.warning("%s: its expiry or its size was not kept: %s", self.provider.where, error)
 
     def _join(self) -> None:
         try:

@@ -7,6 +7,7 @@ import binascii
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dray.cluster.head_jobs import JOBS_PORT, driver_command, submission_id
@@ -123,7 +124,7 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
                 pods, head=head is not None, workers=workers, refusal=refusal_of(cluster), queued=queued
             )
             if queued:
-                self.keep()  # it may wait for longer than it lives, and `up` puts nothing off
+                super().keep()  # it may wait for longer than it lives, and `up` puts nothing off
             until = time.monotonic() + _LOOK_SECONDS
             while time.monotonic() < until:
                 look()
@@ -131,7 +132,13 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
                 time.sleep(0.1)
             if time.monotonic() - sized > min(_SIZE_SECONDS, self._settings.spot_seconds):
                 sized = time.monotonic()
-                self._fit()
+                self._make_up_for_spot()
+
+    def keep(self, *, at_once: bool = False) -> None:
+        """Put off its end; have a standing cluster make up for spot, which no other call does for a job."""
+        super().keep(at_once=at_once)
+        if not self._of_job:
+            self._make_up_for_spot()
 
     def nodes(self) -> tuple[Machine, ...]:
         """The pods that a node has, the head first. Those that wait for a node are none yet."""
@@ -251,6 +258,17 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         """Have the groups follow what is wished for, and what came of it."""
         with self._creating:
             self._change(lambda replicas, pods: sizes(self._wish, replicas, pods, time.time()))
+
+    def _make_up_for_spot(self) -> None:
+        """As `_fit`, with as many workers as there are: `dray cluster up` may have changed that elsewhere."""
+
+        def change(replicas: Mapping[str, int], pods: Sequence[Pod]) -> Sizes:
+            wish = replace(self._wish, workers=sum(replicas.values()))
+            return sizes(wish, replicas, pods, time.time())
+
+        with self._creating:
+            if not self._ending.is_set():
+                self._change(change)
 
     def _change(self, change: Callable[[Mapping[str, int], Sequence[Pod]], Sizes]) -> None:
         """Write what ``change`` makes of the groups, again where another program has changed them meanwhile.
