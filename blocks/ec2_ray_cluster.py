@@ -53,6 +53,18 @@ class EC2RayCluster(Block):
     output_tokens: float = Field(
         default=128, ge=1, description="Tokens of a usual answer, to compare types by."
     )
+    tensor_parallel_size: int = Field(
+        default=1, ge=1, le=1024, description="The engine's, to compare types by; a job's own comes first."
+    )
+    pipeline_parallel_size: int = Field(
+        default=1, ge=1, le=1024, description="The engine's, to compare types by; a job's own comes first."
+    )
+    nnodes: int = Field(
+        default=1, ge=1, le=1000, description="The engine's, to compare types by; a job's own comes first."
+    )
+    quantization: str | None = Field(
+        default=None, description="The engine's, to compare types by; a job's own comes first."
+    )
     lifetime: float = Field(
         default=1800,
         ge=300,

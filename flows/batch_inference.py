@@ -81,6 +81,7 @@ def _run(request: JobRequest, started: float) -> JobResult | State:
     settings = job_settings(request, PrefectBlocks())
     where = cluster_settings(request.cluster, PrefectBlocks())
     check_arguments(settings, local=where.local)
+    where = where.for_engine(settings.engine_arguments)
     job = open_job(settings, started, resume=request.resume)
     if isinstance(job, Declined):
         return declined(job)

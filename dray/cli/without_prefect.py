@@ -69,6 +69,7 @@ def _run(request: JobRequest, logger: logging.Logger) -> dict[str, Any]:
     where = cluster_settings(request.cluster, NoBlocks())
     check_arguments(settings, local=where.local)
     environment = handed_down() if not where.local else {}
+    where = where.for_engine(settings.engine_arguments)
     cluster = open_cluster(replace(where, environment=environment))
     parts = Parts(
         where=where,

@@ -179,7 +179,7 @@ def _refuse_out_of_reach(gpus: float, cluster: ClusterInfo) -> None:
         return  # or the nodes to come are unknown: the replica waits, and the driver says so
     if not there and not cluster.own and not cluster.coming:
         return  # a head alone, whose nodes are joined by hand
-    most = max([there, *(one.gpus for one in cluster.coming or ())])
+    most = max([there, cluster.largest, *(one.gpus for one in cluster.coming or ())])
     if gpus > most:
         raise ConfigError(
             f"a replica needs {_amount(gpus, 'GPU')} of one node (tensor_parallel_size times "

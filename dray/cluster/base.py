@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from dray.cluster.providers.protocol import Provider, ProviderSettings
 
@@ -50,6 +50,14 @@ class ClusterSettings:
         """Whether the cluster is one of our own on this machine."""
         return self.address is None and self.provider is None
 
+    def for_engine(self, arguments: Mapping[str, Any]) -> ClusterSettings:
+        """The settings for a job whose engine has these arguments.
+
+        Raises:
+            ConfigError: an argument cannot be.
+        """
+        return self if self.provider is None else replace(self, provider=self.provider.for_engine(arguments))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
@@ -83,7 +91,8 @@ class ClusterInfo:
 
     ``own`` is one of ours on this machine: no node comes to it. ``shared`` is one that was there before the
     job: others may use it. ``coming`` are the nodes that its autoscaler may start; None where no autoscaler
-    says so. Its worker processes have ``inherited`` variables anyhow.
+    says so. ``largest``: most GPUs of one machine that its provider has rented, or may rent. Its worker
+    processes have ``inherited`` variables anyhow.
     """
 
     address: str
@@ -94,6 +103,7 @@ class ClusterInfo:
     own: bool = False
     shared: bool = False
     coming: tuple[NodeType, ...] | None = None
+    largest: float = 0.0
     inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property

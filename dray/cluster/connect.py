@@ -235,6 +235,7 @@ class RayCluster:
             with lasting_imports():
                 import ray  # noqa: F401  beside its start
         access = self.provider.access(self._refuse_left)
+        largest = self._largest()
         self._joining = time.monotonic()
         if own or self._settings.provider is not None:
             enable_token_auth(access.auth_token)
@@ -246,7 +247,15 @@ class RayCluster:
         if answers_strangers(access.address, info.address):
             _disconnect()
             raise open_cluster_error(access.address)
-        return replace(self._with_workers(info, access), coming=node_types())
+        return replace(self._with_workers(info, access), coming=node_types(), largest=largest)
+
+    def _largest(self) -> float:
+        """Most GPUs of one machine that is rented, or may be: a smaller one may join first."""
+        if self._settings.provider is None:
+            return 0.0
+        if self.provider.largest is not None:
+            return self.provider.largest
+        return max((one.gpus or 0.0 for one in self.provider.nodes() if not one.head), default=0.0)
 
     def _with_workers(self, info: ClusterInfo, access: Access) -> ClusterInfo:
         """The cluster once the fewest workers that it is to have are in it."""

@@ -202,3 +202,10 @@ class ProviderSettings(Protocol):
 
         ``run`` sets the cluster of one job apart from all others of these settings.
         """
+
+    def for_engine(self, arguments: Mapping[str, Any]) -> ProviderSettings:
+        """The settings for a job whose engine has these arguments: they say which machines hold its model.
+
+        Raises:
+            ConfigError: an argument cannot be.
+        """

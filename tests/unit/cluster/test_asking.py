@@ -213,6 +213,7 @@ def test_a_replica_larger_than_any_node_that_may_come_is_refused_at_once(
         cluster((8, 0), (8, 1)),  # an autoscaler may be there that says nothing
         cluster((8, 0), (8, 1), coming=(_type(4, 8),)),
         cluster((8, 0), coming=()),  # a head alone: its nodes join by hand
+        replace(cluster((8, 0), (8, 1), coming=()), largest=2.0),  # rented: a smaller machine came first
     ],
 )
 def test_a_replica_is_judged_by_what_can_come(found: ClusterInfo) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dray.cluster import connect, ray_nodes
 from dray.cluster.auth import refuse_open_cluster
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
+from dray.cluster.providers.protocol import Machine, Market, Phase
 from dray.errors import CancelledError, ClusterError, ConfigError
 
 pytestmark = pytest.mark.unit
@@ -75,6 +78,22 @@ def test_a_cluster_that_was_left_is_not_started(monkeypatch: pytest.MonkeyPatch)
     cluster.leave()
     with pytest.raises(ClusterError, match="left before it was joined"):
         cluster.launch()
+
+
+@pytest.mark.parametrize(("largest", "expected"), [(8.0, 8.0), (None, 4.0)])
+def test_the_largest_machine_is_what_the_provider_may_rent_or_what_is_there(
+    largest: float | None, expected: float
+) -> None:
+    """The machine that joins first may be a smaller one. A standing cluster's provider says what it has."""
+    spot: dict[str, Any] = {"kind": "k", "market": Market.SPOT, "phase": Phase.COMING}
+    machines = (
+        Machine(name="head", gpus=16, **{**spot, "head": True}),
+        *(Machine(name=str(gpus), gpus=gpus, **spot) for gpus in (1, 4, None)),
+    )
+    provider = SimpleNamespace(largest=largest, nodes=lambda: machines, own=False)
+    settings: Any = SimpleNamespace(open=lambda run="": provider)
+    assert connect.RayCluster(ClusterSettings(provider=settings))._largest() == expected
+    assert connect.RayCluster(ClusterSettings(address="127.0.0.1:6379"))._largest() == 0.0
 
 
 def test_the_token_is_not_shown() -> None:

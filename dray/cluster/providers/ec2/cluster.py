@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dray.cluster.providers.ec2.settings import EC2Settings
+from dray.cluster.providers.ec2.settings import ENGINE_ARGUMENTS, EC2Settings
+from dray.errors import ConfigError
 
 if TYPE_CHECKING:
     from dray.cluster.providers.protocol import Provider
@@ -21,3 +23,15 @@ class EC2Cluster(EC2Settings):
 
         named = replace(self, name=f"{self.name[: 39 - len(run)]}-{run}") if run else self
         return EC2Provider(named, of_job=bool(run))
+
+    def for_engine(self, arguments: Mapping[str, Any]) -> EC2Cluster:
+        """The same, with types compared by the split of an engine with these arguments.
+
+        Raises:
+            ConfigError: an argument is no whole number, or out of bounds; names it.
+        """
+        given = {name: arguments[name] for name in ENGINE_ARGUMENTS if arguments.get(name) is not None}
+        for name, value in given.items():
+            if name != "quantization" and (isinstance(value, bool) or not isinstance(value, int)):
+                raise ConfigError(f"engine argument {name}: {str(value)[:40]!r} is not a whole number")
+        return replace(self, **given)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import date
-from pathlib import Path
 from typing import Any
-
-import orjson
 
 from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.errors import ConfigError
 from dray.planner.catalogue import load_catalogue
 from dray.planner.cost import Demand, Limits, plans
-from dray.planner.models import ModelFacts, model_facts, read_model
-from dray.storage.files import join, open_stream
-from dray.storage.objects import is_object
+from dray.planner.models import FORMATS, ModelFacts, model_facts, read_model
+from dray.weights.source.configuration import configuration_of
 
 _ROWS = 100_000
 _USUAL_MODEL: dict[str, Any] = {  # of Llama 3.1 8B, for settings that name no model
@@ -26,22 +22,42 @@ _USUAL_MODEL: dict[str, Any] = {  # of Llama 3.1 8B, for settings that name no m
 
 
 def token_rates(settings: EC2Settings, today: date) -> dict[str, float]:
-    """Tokens per second of each type that holds the model, by name, of those that the user allows.
+    """Tokens per second of each type that holds the model as the engine splits it, by name.
+
+    Of the types that the user allows. A replica over several machines counts with its share of each.
 
     Raises:
         ConfigError: a type is not in dray's catalogue, or the model fits on none of them.
     """
     demand = Demand(rows=_ROWS, input_tokens=settings.input_tokens, output_tokens=settings.output_tokens)
-    limits = Limits(hardware=_known(settings.instance_types), max_machines=1)
-    found = plans(demand, _facts(settings.model), load_catalogue(), limits, today=today)
+    model = _facts(settings.model)
+    found = plans(demand, model, load_catalogue(), _limits(settings, model), today=today)
     rates: dict[str, float] = {}
     for plan in found.plans:
-        rate = plan.requests_per_second.likely * demand.mean_total
+        rate = plan.requests_per_second.likely * demand.mean_total / plan.machines
         name = plan.instance.name
         rates[name] = max(rate, rates.get(name, 0.0))
     if not rates:
-        raise ConfigError(f"ec2: no instance type holds the model: {found.why}")
+        split = ("tensor_parallel_size", "pipeline_parallel_size", "nnodes")
+        given = ", ".join(f"{name}={getattr(settings, name)}" for name in split)
+        raise ConfigError(
+            f"ec2: no instance type holds the model with {given}, as the job's engine arguments or the "
+            f"cluster's settings have it: {found.why}"
+        )
     return rates
+
+
+def _limits(settings: EC2Settings, model: ModelFacts) -> Limits:
+    """What the engine's arguments leave: it takes a split that it is given, and no other."""
+    known = settings.quantization in FORMATS and not model.quantized
+    return Limits(
+        hardware=_known(settings.instance_types),
+        max_machines=settings.nnodes,
+        weights=(str(settings.quantization),) if known else (),
+        tensor_parallel=settings.tensor_parallel_size,
+        pipeline_parallel=settings.pipeline_parallel_size,
+        nodes=settings.nnodes,
+    )
 
 
 def _known(types: Collection[str]) -> tuple[str, ...]:
@@ -58,9 +74,5 @@ def _known(types: Collection[str]) -> tuple[str, ...]:
 def _facts(model: str | None) -> ModelFacts:
     if model is None:
         return model_facts(_USUAL_MODEL, file="the model that is assumed", name="8B parameters")
-    if not is_object(model):
-        return read_model(Path(model))
-    uri = join(model, "config.json")
-    with open_stream(uri) as stream:
-        config = orjson.loads(stream.read())
-    return model_facts(config, file=uri, name=model.rstrip("/").rpartition("/")[2])
+    with configuration_of(model) as folder:
+        return read_model(folder)

@@ -27,7 +27,12 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "disk_gb": (8, 16384),
     "input_tokens": (1, 1e6),
     "output_tokens": (1, 1e6),
+    "tensor_parallel_size": (1, 1024),
+    "pipeline_parallel_size": (1, 1024),
+    "nnodes": (1, 1000),
 }
+ENGINE_ARGUMENTS = ("tensor_parallel_size", "pipeline_parallel_size", "nnodes", "quantization")
+"""Of a job's engine: these fields of the settings say on which types the model fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,8 @@ class EC2Settings:
         instance_types: those to choose from; empty for all of dray's catalogue that hold the model.
         model: folder or URI of the model that the cluster is for; one of 8 billion parameters where None.
         input_tokens, output_tokens: of a usual request, to compare types by.
+        tensor_parallel_size, pipeline_parallel_size, nnodes, quantization: of the engine, to compare types
+            by; a job's own engine arguments take their place.
         lifetime: seconds after which machines end by themselves, unless a driver puts that off.
         start_seconds, join_seconds: that the head has to answer, and the ``minimum`` to join.
         root_device: of the image, whose disk is to have ``disk_gb``.
@@ -65,6 +72,10 @@ class EC2Settings:
     model: str | None = None
     input_tokens: float = 1024
     output_tokens: float = 128
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    nnodes: int = 1
+    quantization: str | None = None
     lifetime: float = 1800
     start_seconds: float = 600
     join_seconds: float = 900

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
 
@@ -21,3 +22,7 @@ class KubeRayCluster(KubeRaySettings):
 
         named = replace(self, name=f"{self.name[: 29 - len(run)]}-{run}") if run else self
         return KubeRayProvider(named, of_job=bool(run))
+
+    def for_engine(self, arguments: Mapping[str, Any]) -> KubeRayCluster:
+        """The same: the user says what each worker has."""
+        return self

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from itertools import combinations_with_replacement
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +26,9 @@ from dray.cluster.providers.ec2.prices import _interruptions as interruptions_of
 from dray.cluster.providers.ec2.prices import _scores as scores_of
 from dray.cluster.providers.ec2.rates import token_rates
 from dray.cluster.providers.protocol import Market
+from dray.errors import ConfigError
 from dray.planner.catalogue import load_catalogue
+from tests.support.model_configs import LLAMA_70B
 
 pytestmark = pytest.mark.unit
 
@@ -48,17 +53,80 @@ SCORES = (3, 9, 7, 1, 8, 5, 2)
 """Placement scores as AWS gives them, by zone: nobody publishes any, so these are made up."""
 
 
-@pytest.fixture(scope="module")
-def rates() -> dict[str, float]:
-    settings = EC2Cluster(
+TODAY = date(2026, 11, 20)
+
+
+def cluster(**changes: Any) -> EC2Cluster:
+    return EC2Cluster(
         region="us-east-1",
         subnets=("subnet-00000001",),
         security_group="sg-00000001",
         instance_profile="p",
         image="ami-00000001",
-        instance_types=tuple(PRICES),
+        **changes,
     )
-    return token_rates(settings, date(2026, 11, 20))
+
+
+@pytest.fixture(scope="module")
+def rates() -> dict[str, float]:
+    return token_rates(cluster(instance_types=tuple(PRICES)), TODAY)
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> str:
+    """Llama 70B in bf16: 141 GB of weights."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
+    return str(tmp_path)
+
+
+def test_types_are_compared_by_the_split_that_the_engine_will_have(large: str) -> None:
+    """An engine takes no other than it is given: 8 GPUs with 80 GB each do not hold 141 GB on one of them."""
+    alone = cluster(model=large)
+    assert set(token_rates(alone, TODAY)) == {"p6-b200.48xlarge", "p6-b300.48xlarge"}
+    split = token_rates(alone.for_engine({"tensor_parallel_size": 4}), TODAY)
+    assert {"p5.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge"} <= set(split)
+    devices = {load_catalogue().instances[one].devices for one in split}
+    assert min(devices) >= 4
+    in_file = token_rates(cluster(model=large, tensor_parallel_size=4), TODAY)
+    assert in_file == split
+    half = token_rates(alone.for_engine({"quantization": "fp8"}), TODAY)
+    assert {"p5en.48xlarge", "p5.4xlarge"} <= set(half)  # 71 GB
+    assert alone.for_engine({"max_num_seqs": 8, "quantization": None}) == alone
+
+
+def test_a_replica_over_two_machines_gives_each_half_of_its_rate(large: str) -> None:
+    split = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}
+    two = cluster(model=large, instance_types=("p5.48xlarge",)).for_engine({**split, "nnodes": 2})
+    one = cluster(model=large, instance_types=("p5.48xlarge",), tensor_parallel_size=8)
+    assert token_rates(two, TODAY)["p5.48xlarge"] < token_rates(one, TODAY)["p5.48xlarge"]
+
+
+def test_a_split_that_no_type_holds_is_named(large: str) -> None:
+    small = cluster(model=large, instance_types=("g6e.12xlarge",))
+    said = r"tensor_parallel_size=1, pipeline_parallel_size=1, nnodes=1, as the job's engine arguments or"
+    with pytest.raises(ConfigError, match=said):
+        token_rates(small, TODAY)
+    with pytest.raises(ConfigError, match=r"engine argument tensor_parallel_size: 'x' is not a whole number"):
+        small.for_engine({"tensor_parallel_size": "x"})
+
+
+def test_a_model_of_the_hub_is_read_as_a_job_reads_it(large: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    @contextmanager
+    def configuration_of(model: str) -> Iterator[Path]:
+        asked.append(model)
+        yield Path(large)
+
+    monkeypatch.setattr("dray.cluster.providers.ec2.rates.configuration_of", configuration_of)
+    assert token_rates(cluster(model="hf://ORG/NAME", tensor_parallel_size=8), TODAY)
+    assert asked == ["hf://ORG/NAME"]
+
+
+def test_a_configuration_that_is_no_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json: is not valid JSON"):
+        token_rates(cluster(model=str(tmp_path)), TODAY)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
