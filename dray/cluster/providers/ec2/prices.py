@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
 from dray.cluster.providers.ec2.api import Ec2Api
@@ -23,14 +23,23 @@ _CALM, _CROWDED = 8, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """All pools that there are, and ``notes`` on where their figures come from."""
+    """All pools that there are, and ``notes`` on where their figures come from.
+
+    ``spot``: AWS's prices by type and zone, and ``scores`` by zone, as far as it said them.
+    """
 
     pools: tuple[Pool, ...]
     notes: tuple[str, ...] = ()
+    spot: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    scores: Mapping[str, int] = field(default_factory=dict)
 
 
-def offers_of(settings: EC2Settings, rates: Mapping[str, float], api: Ec2Api, today: date) -> Offers:
+def offers_of(
+    settings: EC2Settings, rates: Mapping[str, float], api: Ec2Api, today: date, before: Offers | None = None
+) -> Offers:
     """Every type in every zone, spot and on demand as the settings allow.
+
+    What AWS does not say this time is as it was ``before``.
 
     Raises:
         ConfigError: a subnet is not there, or no zone of theirs has any of the types.
@@ -44,6 +53,8 @@ def offers_of(settings: EC2Settings, rates: Mapping[str, float], api: Ec2Api, to
         notes.append("prices on demand are those of us-east-1, and this region's may be higher")
     spot = _spot_prices(types, api, notes) if settings.spot else {}
     scores = _scores(settings, types, api, notes) if settings.spot else {}
+    if before is not None:
+        spot, scores = spot or before.spot, scores or before.scores
     pools: list[Pool] = []
     for name, rate in rates.items():
         for subnet, zone in zones.items():
@@ -52,7 +63,7 @@ def offers_of(settings: EC2Settings, rates: Mapping[str, float], api: Ec2Api, to
                 pools += _pools(place, settings, today, spot.get((name, zone)), scores.get(zone))
     if not pools:
         raise ConfigError(f"ec2: no price is known for any of {', '.join(types)}")
-    return Offers(pools=tuple(pools), notes=tuple(notes))
+    return Offers(pools=tuple(pools), notes=tuple(notes), spot=spot, scores=scores)
 
 
 def _refuse_absent(
@@ -68,10 +79,10 @@ def _refuse_absent(
         ConfigError: the head's type, or all of the workers', are offered in none of them.
     """
     named = ", ".join(f"{zone} ({subnet})" for subnet, zone in zones.items())
-    for field, wanted in (("head_type", [settings.head_type]), ("instance_types", types)):
+    for setting, wanted in (("head_type", [settings.head_type]), ("instance_types", types)):
         if not any((name, zone) in there for name in wanted for zone in zones.values()):
             raise ConfigError(
-                f"ec2: {field}: AWS offers none of {', '.join(wanted)} in {named}; "
+                f"ec2: {setting}: AWS offers none of {', '.join(wanted)} in {named}; "
                 "name other types, or subnets in other zones"
             )
     for subnet, zone in zones.items():
@@ -122,7 +133,7 @@ def _interruptions(instance: Instance, score: int | None) -> float:
     return known.low if score >= _CALM else known.high
 
 
-def _spot_prices(types: list[str], api: Ec2Api, notes: list[str]) -> dict[tuple[str, str], float]:
+def _spot_prices(types: list[str], api: Ec2Api, notes: list[str]) -> Mapping[tuple[str, str], float]:
     oldest = datetime.now(UTC) - _STALE
     try:
         found = {place: price for place, (price, day) in api.spot_prices(types).items() if day > oldest}
@@ -134,7 +145,7 @@ def _spot_prices(types: list[str], api: Ec2Api, notes: list[str]) -> dict[tuple[
     return found
 
 
-def _scores(settings: EC2Settings, types: list[str], api: Ec2Api, notes: list[str]) -> dict[str, int]:
+def _scores(settings: EC2Settings, types: list[str], api: Ec2Api, notes: list[str]) -> Mapping[str, int]:
     if len(types) < _SCORED_TYPES:
         notes.append(f"placement scores are not asked for: AWS scores fewer than {_SCORED_TYPES} types low")
         return {}

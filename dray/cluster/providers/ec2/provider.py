@@ -40,6 +40,7 @@ _LOGGER = logging.getLogger("dray.cluster")
 _LOOK_SECONDS = 1.0
 _CONNECT_SECONDS = 2.0
 _ASK_EVERY = 5.0  # seconds between two looks at the head's instance
+_OFFERS_SECONDS = 1800.0  # for which prices and placement scores are taken as they were
 _BUSY_SECONDS = 5.0  # before EC2 is asked again that took no more calls
 _LISTED_SECONDS = 60.0
 """EC2 lists an instance, and knows a launch template, some seconds after it said that it made them."""
@@ -63,6 +64,8 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
     ) -> None:
         super().__init__(settings, make_api)
         self._offers: Offers | None = None
+        self._offered = 0.0  # when AWS was last asked
+        self._rates: dict[str, float] = {}
         self._pools: dict[str, Pool] = {}  # of the workers that came, by their instance
         self._ids: dict[str, float] = {}  # all that this process was given, and when: EC2 lists them late
         self._templates: dict[tuple[str, Market], str] = {}
@@ -209,10 +212,18 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
         return name
 
     def _all_offers(self) -> Offers:
+        """As AWS said them half an hour ago at most; older ones where it does not answer."""
+        now, today = time.monotonic(), datetime.now(UTC).date()
         if self._offers is None:
-            today = datetime.now(UTC).date()
-            rates = token_rates(self._settings, today)
-            self._offers = offers_of(self._settings, rates, self._api, today)
+            self._rates = token_rates(self._settings, today)
+            self._offers = offers_of(self._settings, self._rates, self._api, today)
+            self._offered = now
+        elif now - self._offered > _OFFERS_SECONDS:
+            self._offered = now  # also where AWS does not answer: the next try is in half an hour
+            try:
+                self._offers = offers_of(self._settings, self._rates, self._api, today, self._offers)
+            except DrayError as error:
+                _LOGGER.warning("%s: its prices are those of an earlier time: %s", self.where, error)
         return self._offers
 
     def _put_off(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from itertools import combinations_with_replacement
 from pathlib import Path
 from random import Random
@@ -24,9 +24,10 @@ from dray.cluster.providers.ec2.buying import buy, buy_spot_first
 from dray.cluster.providers.ec2.offers import Pool, next_offer
 from dray.cluster.providers.ec2.prices import _interruptions as interruptions_of
 from dray.cluster.providers.ec2.prices import _scores as scores_of
+from dray.cluster.providers.ec2.provider import EC2Provider
 from dray.cluster.providers.ec2.rates import token_rates
 from dray.cluster.providers.protocol import Market
-from dray.errors import ConfigError
+from dray.errors import ClusterError, ConfigError
 from dray.planner.catalogue import load_catalogue
 from tests.support.model_configs import LLAMA_70B
 
@@ -127,6 +128,54 @@ def test_a_configuration_that_is_no_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"config\.json: is not valid JSON"):
         token_rates(cluster(model=str(tmp_path)), TODAY)
+
+
+class Prices:
+    """AWS's answers on one type in one zone, which may fail."""
+
+    def __init__(self) -> None:
+        self.price = 0.5
+        self.asked = 0
+        self.fails: set[str] = set()
+
+    def zones_of(self, subnets: Sequence[str]) -> dict[str, str]:
+        self._answer("zones")
+        return dict.fromkeys(subnets, "a")
+
+    def offered(self, types: Sequence[str], zones: Iterable[str]) -> set[tuple[str, str]]:
+        return {(kind, zone) for kind in types for zone in zones}
+
+    def spot_prices(self, types: Sequence[str]) -> dict[tuple[str, str], tuple[float, datetime]]:
+        self._answer("prices")
+        self.asked += 1
+        return {(kind, "a"): (self.price, datetime.now(UTC)) for kind in types}
+
+    def _answer(self, what: str) -> None:
+        if what in self.fails:
+            raise ClusterError("AWS is away")
+
+
+def test_prices_are_asked_for_again_and_kept_while_aws_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    aws: Any = Prices()
+    one = EC2Provider(cluster(instance_types=("g6e.xlarge",), on_demand=False), lambda _: aws)
+
+    def price(*, later: bool) -> float:
+        one._offered -= 1801.0 if later else 0.0
+        [pool] = one._all_offers().pools
+        return pool.hourly
+
+    assert price(later=False) == 0.5
+    aws.price = 0.7
+    assert (price(later=False), aws.asked) == (0.5, 1)
+    assert price(later=True) == 0.7
+    aws.price = 0.9
+    aws.fails = {"zones"}
+    assert price(later=True) == 0.7
+    assert "its prices are those of an earlier time: AWS is away" in caplog.text
+    aws.fails = {"prices"}
+    assert price(later=True) == 0.7  # and not that of the catalogue
+    aws.fails = set()
+    assert (price(later=False), price(later=True)) == (0.7, 0.9)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
