@@ -23,14 +23,17 @@ def price_of(node: Node | None, given: float | None) -> int | None:
 
 
 def list_price(node: Node | None) -> Price | None:
-    """The catalogue's price of a node whose type of instance is known."""
+    """The catalogue's price of a node whose type of instance is known.
+
+    A spot node of a type whose spot price it lacks counts with the price on demand: spot costs no more.
+    """
     if node is None or not node.instance:
         return None
     instance = load_catalogue().instances.get(node.instance)
     if instance is None:
         return None
     day = datetime.now(UTC).date()
-    return instance.spot_price(day) if node.spot else instance.list_price(day)
+    return (instance.spot_price(day) if node.spot else None) or instance.list_price(day)
 
 
 def source_of(given: float | None) -> str:
