@@ -74,8 +74,14 @@ def plans(
         if found:
             break
     found = [_of_rows(plan, rows) for plan in found]
-    found.sort(key=lambda plan: (plan.dollars.likely, plan.seconds.likely, plan.name))
+    found.sort(key=_rank)
     return _within(found, refusals, limits)
+
+
+def _rank(plan: Plan) -> tuple[float, float, int, int, str]:
+    """The cheapest first; of equal ones the one with the smallest batch, which holds less memory."""
+    one = plan.setting
+    return plan.dollars.likely, plan.seconds.likely, one.max_num_seqs, one.max_num_batched_tokens, plan.name
 
 
 def _of_rows(plan: Plan, demand: Demand) -> Plan:

@@ -37,6 +37,16 @@ def test_the_cheapest_is_first_and_is_explained() -> None:
     assert found.why.count(".") >= 1
 
 
+def test_of_equal_plans_the_smallest_batch_is_first() -> None:
+    """22 sequences fit, so all of these are as fast: places that are never taken cost memory."""
+    found = planned(
+        demand=Demand(rows=100_000, input_tokens=1024, output_tokens=128), hardware=("g6.xlarge",)
+    )
+    first = [plan for plan in found.plans if plan.dollars == found.plans[0].dollars]
+    sizes = [(plan.setting.max_num_seqs, plan.setting.max_num_batched_tokens) for plan in first]
+    assert sizes == [(64, 2048), (64, 8192), (256, 2048), (256, 8192), (1024, 2048), (1024, 8192)]
+
+
 def test_a_checkpoint_of_fp32_runs_as_bf16_on_gpus_and_as_it_is_on_a_machine_at_hand() -> None:
     """vLLM's dtype auto makes bf16 of it on CUDA; dray keeps fp32 on processors."""
     full = LLAMA_8B | {"torch_dtype": "float32"}
