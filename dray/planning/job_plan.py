@@ -83,8 +83,7 @@ class JobPlan:
     def hosted_dollars(self) -> list[tuple[HostedPrice, float]]:
         """What hosted batch APIs charge for the same tokens, the cheapest first."""
         tokens = self.demand.rows * self.demand.input_tokens, self.demand.rows * self.demand.output_tokens
-        priced = ((one, one.dollars(*tokens)) for one in self.hosted)
-        return sorted(((one, cost) for one, cost in priced if cost is not None), key=lambda pair: pair[1])
+        return sorted(((one, one.dollars(*tokens)) for one in self.hosted), key=lambda pair: pair[1])
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON: what ``dray plan --json`` prints and ``dray run --plan`` reads."""

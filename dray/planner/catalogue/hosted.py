@@ -15,22 +15,17 @@ _FILE = Path(__file__).with_name("hosted.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedPrice:
-    """Dollars per million tokens from ``date`` on; None where the API has no such mode."""
+    """Dollars per million tokens of a batch API, from ``date`` on."""
 
     name: str
     date: date
     source: str
-    input: float | None = None
-    output: float | None = None
-    batch_input: float | None = None
-    batch_output: float | None = None
+    batch_input: float
+    batch_output: float
 
-    def dollars(self, input_tokens: float, output_tokens: float, *, batch: bool = True) -> float | None:
-        """What these tokens cost; None where a price of the mode is not known."""
-        into, out = (self.batch_input, self.batch_output) if batch else (self.input, self.output)
-        if into is None or out is None:
-            return None
-        return (into * input_tokens + out * output_tokens) / 1e6
+    def dollars(self, input_tokens: float, output_tokens: float) -> float:
+        """What these tokens cost."""
+        return (self.batch_input * input_tokens + self.batch_output * output_tokens) / 1e6
 
 
 @cache

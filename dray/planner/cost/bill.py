@@ -11,22 +11,21 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Dollars. ``idle`` pays for devices of the machines that no replica uses; ``head`` for other nodes."""
+    """Dollars. ``idle`` pays for devices of the machines that no replica uses."""
 
     work: float
     cold_start: float
     tail: float
     interrupted: float
     idle: float
-    head: float
 
     @property
     def total(self) -> float:
         """Dollars of the whole run."""
-        return self.work + self.cold_start + self.tail + self.interrupted + self.idle + self.head
+        return self.work + self.cold_start + self.tail + self.interrupted + self.idle
 
 
-def bill_of(time: RunTime, *, machines: int, hourly: float, used: float, head_hourly: float) -> Bill:
+def bill_of(time: RunTime, *, machines: int, hourly: float, used: float) -> Bill:
     """The bill of ``machines`` at ``hourly`` dollars each, of whose devices the share ``used`` works."""
     rate = machines * hourly / _HOUR
     return Bill(
@@ -35,5 +34,4 @@ def bill_of(time: RunTime, *, machines: int, hourly: float, used: float, head_ho
         tail=time.tail * rate * used,
         interrupted=time.interrupted * rate * used,
         idle=time.total * rate * (1.0 - used),
-        head=time.total * head_hourly / _HOUR,
     )

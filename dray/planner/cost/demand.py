@@ -22,8 +22,6 @@ class Demand:
         hit_share: share of the input tokens that the prefix cache serves, 0 to 1.
         longest_tokens: input and output of the longest sequence; the mean's where it is not known.
         longest_output: output of the longest sequence; twice the mean where it is not known.
-        resident_prefix_tokens: tokens of distinct prefixes that a replica must hold at a time; one prefix of
-            the mean hit where it is not known.
         output_error: share by which the mean output may be off, for intervals.
         sequences: of a request in the mean.
         answers: how often each input token is read in the mean: once for each answer to its prompt. The cache
@@ -39,7 +37,6 @@ class Demand:
     hit_share: float = 0.0
     longest_tokens: float | None = None
     longest_output: float | None = None
-    resident_prefix_tokens: float | None = None
     output_error: float = 0.0
     sequences: float = 1.0
     answers: float = 1.0
@@ -52,7 +49,6 @@ class Demand:
             "hit_share": (self.hit_share, 0, 1),
             "longest_tokens": (self.longest, 1, 1e10),
             "longest_output": (self.tail_output, 1, 1e10),
-            "resident_prefix_tokens": (self.resident_prefix, 0, 1e12),
             "output_error": (self.output_error, 0, MOST_ERROR),
             "sequences": (self.sequences, 1, 1e9),
             "answers": (self.answers, 1, 1e6),
@@ -80,11 +76,6 @@ class Demand:
     def tail_output(self) -> float:
         """Output tokens of the longest output."""
         return 2 * self.output_tokens if self.longest_output is None else self.longest_output
-
-    @property
-    def resident_prefix(self) -> float:
-        """Tokens of the prefixes that a replica holds at a time."""
-        return self.hit if self.resident_prefix_tokens is None else self.resident_prefix_tokens
 
     def by_sequence(self) -> Demand:
         """The same with a row for each sequence."""
@@ -128,13 +119,13 @@ class EnginePolicy:
     overhead: float = 2.5 * 2**30
 
 
-MEMORY_SHARE = 0.92
-"""``gpu_memory_utilization`` where nothing says it: vLLM's own."""
-
-
 VLLM = EnginePolicy(name="vllm", sequence_seconds=40e-6)
 """Of a sequence: an H200 answered a 1B model's 1,024 sequences in steps of 40 ms, whether 80% of a prompt was
 cached or not, and was busy for 15% to 60% of each (16 cores of a Xeon, vLLM 0.32: RESULTS.md, gpu)."""
+
+
+MEMORY_SHARE = 0.92
+"""``gpu_memory_utilization`` where nothing says it: vLLM's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,6 @@ class Limits:
         kv: formats of the KV cache; empty for the model's own.
         max_machines: the most machines of one plan.
         prices: dollars per hour by instance, in place of the catalogue's; ``NAME:spot`` for that of spot.
-        head_hourly: dollars per hour of nodes without a replica.
         max_num_seqs, max_num_batched_tokens: values to choose from.
         tensor_parallel, pipeline_parallel: of a replica; None for any.
         max_model_len: tokens of which the engine must hold one request; None for as many as fit.
@@ -48,7 +47,6 @@ class Limits:
     kv: tuple[str, ...] = ()
     max_machines: int = 8
     prices: Mapping[str, float] = field(default_factory=dict)
-    head_hourly: float = 0.0
     gpu_memory_utilization: float = MEMORY_SHARE
     max_num_seqs: tuple[int, ...] = (64, 256, 1024)
     max_num_batched_tokens: tuple[int, ...] = (2048, 8192)
@@ -67,8 +65,6 @@ class Limits:
                 raise ConfigError(f"the price of {name} is {price:g} dollars per hour; give zero or more")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError("gpu_memory_utilization must be above 0 and at most 1")
-        if not (isfinite(self.head_hourly) and self.head_hourly >= 0):
-            raise ConfigError("head_hourly must be zero or more")
         for name in ("max_num_seqs", "max_num_batched_tokens"):
             if not getattr(self, name) or min(getattr(self, name)) < 1:
                 raise ConfigError(f"{name} needs values of at least 1")

@@ -27,8 +27,8 @@ def kv_capacity(model: ModelFacts, device: Device, setting: Setting, demand: Dem
 
 
 def prefix_bytes(model: ModelFacts, setting: Setting, demand: Demand) -> float:
-    """Bytes of the shared prefixes that stay in the cache, once for all requests that share them."""
-    return sum(one.kept(demand.resident_prefix) * _token(one, setting) for one in model.attention)
+    """Bytes of one shared prefix of the mean hit, which stays in the cache for all requests that share it."""
+    return sum(one.kept(demand.hit) * _token(one, setting) for one in model.attention)
 
 
 def request_bytes(model: ModelFacts, setting: Setting, demand: Demand) -> float:

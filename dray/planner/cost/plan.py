@@ -89,7 +89,6 @@ class Terms:
     """What holds of a plan beside its configuration: phi, the price of other nodes, and what to say."""
 
     phi: Phi
-    head_hourly: float = 0.0
     notes: tuple[str, ...] = ()
 
 
@@ -105,7 +104,7 @@ def evaluate(replica: Replica, rate: Rate, demand: Demand, offer: Offer, terms: 
     nodes = replica.setting.nodes
     for given, hourly in _cases(offer, nodes, terms.phi, demand.output_error, error):
         time = run_time(demand, rate, rows=rows, cold=cold, given=given)
-        bill = bill_of(time, machines=offer.machines, hourly=hourly, used=used, head_hourly=terms.head_hourly)
+        bill = bill_of(time, machines=offer.machines, hourly=hourly, used=used)
         cases.append((time, bill))
     (time, bill), *others = cases
     phi = terms.phi

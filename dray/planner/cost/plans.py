@@ -138,7 +138,7 @@ def _of_setting(case: Case, markets: Sequence[_Market], phi: PhiFor) -> Iterator
         rates = _Rates(replica_on(case.instance, case.model, setting), case.demand)
         for market in markets:
             said = notes + market.notes
-            terms = Terms(phi=share, head_hourly=case.limits.head_hourly, notes=said)
+            terms = Terms(phi=share, notes=said)
             yield from _offers(case, rates, market, terms)
 
 

@@ -32,7 +32,6 @@ class Counted:
     ``images`` in all rows together. ``seconds`` is what rendering and tokenizing took.
     """
 
-    indices: NDArray[np.uint64]
     prompt_tokens: NDArray[np.uint32]
     longest: NDArray[np.uint32]
     prompts: NDArray[np.uint32]
@@ -59,11 +58,9 @@ class Counted:
 def count(lines: Sequence[bytes], encoder: Encoder, block_tokens: int) -> Counted:
     """The figures of rows, given as lines of a spool."""
     spent = 0.0
-    indices = np.empty(len(lines), np.uint64)
     rows: list[Asked | None] = []
-    for place, line in enumerate(lines):
+    for line in lines:
         request = decode(line)
-        indices[place] = request.index
         rendering = time.perf_counter()
         try:
             rows.append(asked(request.url, request.body, encoder.render))
@@ -73,11 +70,10 @@ def count(lines: Sequence[bytes], encoder: Encoder, block_tokens: int) -> Counte
     began = time.perf_counter()
     tokens = encoder.encode([prompt for row in rows if row is not None for prompt in row.prompts])
     spent += time.perf_counter() - began
-    return _counted(indices, rows, tokens, block_tokens, spent)
+    return _counted(rows, tokens, block_tokens, spent)
 
 
 def _counted(
-    indices: NDArray[np.uint64],
     rows: Sequence[Asked | None],
     tokens: Sequence[NDArray[np.uint32]],
     block_tokens: int,
@@ -102,7 +98,6 @@ def _counted(
         most_output[place] = UNBOUNDED if row.most_output is None else row.most_output
     chain, blocks = chains(firsts, block_tokens)
     return Counted(
-        indices=indices,
         prompt_tokens=prompt_tokens,
         longest=longest,
         prompts=prompts,

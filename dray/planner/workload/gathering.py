@@ -33,15 +33,13 @@ _BATCH_BYTES = 1 << 20
 class Gathered:
     """What is known of the rows that were read. Row ``r`` of ``facts`` is the ``r``-th of them.
 
-    ``indices[r]`` is its place in the input; for a spool, ``r`` is its position. ``longest``, ``prompts`` and
-    ``answers`` are as in ``Counted``; nothing bounds ``open_ended`` rows. ``refused`` rows ask for nothing
-    that the engine can do. ``unbounded`` rows say no most tokens, and ``exact`` ones use all of
-    theirs. There are ``images`` in all rows together. ``seconds`` is what rendering and tokenizing took,
-    summed over processes.
+    For a spool, ``r`` is its position. ``longest``, ``prompts`` and ``answers`` are as in ``Counted``;
+    nothing bounds ``open_ended`` rows. ``refused`` rows ask for nothing that the engine can do. ``unbounded``
+    rows say no most tokens, and ``exact`` ones use all of theirs. There are ``images`` in all rows together.
+    ``seconds`` is what rendering and tokenizing took, summed over processes.
     """
 
     facts: RowFacts
-    indices: NDArray[np.uint64]
     longest: NDArray[np.uint32]
     prompts: NDArray[np.uint32]
     answers: NDArray[np.uint32]
@@ -106,7 +104,6 @@ class _Files:
     """The arrays on their way to files: one for each, written batch by batch."""
 
     _TYPES: dict[str, Any] = {  # noqa: RUF012
-        "indices": np.uint64,
         "tokens": np.uint32,
         "longest": np.uint32,
         "prompts": np.uint32,
@@ -135,7 +132,6 @@ class _Files:
 
     def add(self, counted: Counted) -> None:
         """Append a batch."""
-        self._write("indices", counted.indices)
         self._write("tokens", counted.prompt_tokens)
         self._write("longest", counted.longest)
         self._write("prompts", counted.prompts)
@@ -167,7 +163,6 @@ class _Files:
         )
         return Gathered(
             facts=facts,
-            indices=self._mapped("indices"),
             longest=self._mapped("longest"),
             prompts=self._mapped("prompts"),
             answers=self._mapped("answers"),

@@ -74,9 +74,9 @@ def test_hosted_prices_of_a_day() -> None:
     assert then.keys() == {"GPT-4o mini", "Bedrock Llama 3.1 8B", "Bedrock Llama 3.1 70B"}
     assert then["GPT-4o mini"].dollars(2000, 100) == pytest.approx(1.80e-4)
     assert then["Bedrock Llama 3.1 8B"].dollars(2000, 100) == pytest.approx(2.31e-4)
-    assert then["Bedrock Llama 3.1 70B"].dollars(2000, 100, batch=False) == pytest.approx(2.079e-3)
+    assert then["Bedrock Llama 3.1 70B"].dollars(2000, 100) == pytest.approx(1.0395e-3)
     assert now["Bedrock Llama 3.1 70B"].dollars(2000, 100) == pytest.approx(0.36 * 2.1e-3)
-    assert now["GPT-5.4 nano"].dollars(2000, 100, batch=False) is None
+    assert now["GPT-5.4 nano"].dollars(2000, 100) == pytest.approx(2.625e-4)
 
 
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {

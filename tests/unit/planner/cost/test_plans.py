@@ -301,7 +301,6 @@ def test_one_row_of_each_hardware_for_a_table() -> None:
         ({"max_num_seqs": ()}, "max_num_seqs"),
         ({"max_machines": 0}, "max_machines"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
-        ({"head_hourly": -1.0}, "head_hourly"),
     ],
 )
 def test_limits_that_cannot_be_used_are_named(limits: dict[str, Any], said: str) -> None:

@@ -37,9 +37,7 @@ def plan_of(replica: Replica, demand: Demand, *, spot: bool = True, machines: in
     offer = Offer(instance=instance, machines=machines, spot=spot, price=price)
     rows = rows_of_replica(demand.rows, offer.replicas(replica.setting))
     batch = min(batch_size(replica.model, replica.device, replica.setting, demand), float(rows))
-    return evaluate(
-        replica, replica_rate(replica, demand, batch), demand, offer, Terms(phi=PHI, head_hourly=0.5)
-    )
+    return evaluate(replica, replica_rate(replica, demand, batch), demand, offer, Terms(phi=PHI))
 
 
 def faster_device(replica: Replica, name: str, factor: float) -> Replica:
@@ -88,7 +86,7 @@ def test_parts_sum_to_the_whole(replica: Replica, demand: Demand, spot: bool) ->
     parts = [getattr(bill, one.name) for one in fields(bill)]
     assert min(parts) >= 0
     assert sum(parts) == pytest.approx(plan.dollars.likely)
-    assert plan.dollars.likely == pytest.approx(time.total * (plan.price.likely + 0.5) / 3600)
+    assert plan.dollars.likely == pytest.approx(time.total * plan.price.likely / 3600)
     assert sum(getattr(time, one.name) for one in fields(time)) == pytest.approx(plan.seconds.likely)
     assert (time.interrupted == 0) or spot
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dray.errors import DrayError
+from dray.planner.workload.counting import count
 from dray.planner.workload.encoders import Bytes
 from dray.planner.workload.processes import Processes
 from dray.planner.workload.worker import Setup
@@ -27,7 +28,9 @@ def test_figures_come_back_in_order() -> None:
     with Processes(Setup(Bytes(), 16), most=3) as processes:
         found = list(processes.counted(batch(number) for number in range(30)))
         assert len(processes._workers) == 3
-    assert [int(one.indices[0]) for one in found] == list(range(30))
+    alone = [count(batch(number, rows=1), Bytes().encoder(), 16) for number in range(30)]
+    assert [one.chain[0] for one in found] == [one.chain[0] for one in alone]
+    assert len({one.chain[0] for one in found}) == 30
     assert all(one.prompt_tokens.tolist() == [2000] * 50 for one in found)
 
 
