@@ -7,13 +7,14 @@ from typing import Any
 
 from dray.engine.protocol import EngineSpec
 from dray.weights import LocalModel
+from dray.weights.source.configuration import in_torchaos_pieces
 
 
 class EngineModel:
     """A model in an object store begins to arrive when the block begins, beside what the block does.
 
     With vLLM's own load formats the whole model is waited for; dray's loads what is there, while the rest
-    arrives.
+    arrives. What torchao stored is left to vLLM's own, unless the user names one.
     """
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -50,7 +51,9 @@ class EngineModel:
         if self._local is None:
             return {"model": self._model}
         if self._format is None or self._format == "dray":
-            return {"model": str(self._local.wait_engine()), "load_format": "dray"}
+            folder = self._local.wait_engine()
+            if self._format is not None or not in_torchaos_pieces(folder):
+                return {"model": str(folder), "load_format": "dray"}
         return {"model": str(self._local.wait_whole())}
 
     def span(self) -> tuple[float, float] | None:

@@ -8,6 +8,7 @@ marked before the load, and looked for after it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _MARK = bytes(range(0xA0, 0xB0))  # 16 bytes at the start of a row; no trained weights look like this
 _BORROWED = {"has_own_embed_tokens": ("embed_tokens",), "has_own_lm_head": ("lm_head", "shared_head.head")}
+_OF_ACTIVATIONS = re.compile(r"(?:w\d+_)?(?:input|act)_\w*(?:scale|zero_point)\w*")
+_OF_WEIGHTS = re.compile(r"(?:w\d+_)?(?:weight_zero_point|qzeros)")
 _UNINITIALISED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod")
 
 
@@ -119,7 +122,7 @@ def _mark(data: torch.Tensor) -> torch.Tensor:
 
 
 def _untracked(model: Any, loaded: set[str] | None) -> list[str]:
-    """What vLLM's check finds, with the exemptions that it makes for quantised models alone."""
+    """What vLLM's check finds, with its exemptions for quantised models alone, and :func:`_may_lack`'s."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     if loaded is None:  # this model does not say what it loaded
@@ -129,5 +132,21 @@ def _untracked(model: Any, loaded: set[str] | None) -> list[str]:
         DefaultModelLoader.track_weights_loading(None, model, set(loaded), quantized=True)
     except ValueError as error:
         names = str(error).partition("{")[2].rpartition("}")[0]
-        return [name.strip(" '\"") for name in names.split(",")]
+        found = [name.strip(" '\"") for name in names.split(",")]
+        return [name for name in found if not _may_lack(model, name)]
     return []
+
+
+def _may_lack(model: torch.nn.Module, parameter: str) -> bool:
+    """Whether vLLM made a parameter of a quantised layer that a sound checkpoint need not hold.
+
+    vLLM 0.32 makes scales of activations for weight-only checkpoints too (NVFP4 with 16-bit activations), and
+    zero points for experts that Quark quantised symmetrically. It drops or ignores them after the load.
+    """
+    module, _, name = parameter.rpartition(".")
+    method = getattr(model.get_submodule(module), "quant_method", None)
+    if method is None:
+        return False
+    if _OF_WEIGHTS.fullmatch(name):
+        return getattr(method, "is_symmetric", False) is True
+    return _OF_ACTIVATIONS.fullmatch(name) is not None

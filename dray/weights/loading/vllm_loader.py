@@ -14,6 +14,7 @@ from dray.weights.loading.completeness import Completeness, borrowed_by
 from dray.weights.loading.device import to_device
 from dray.weights.loading.ranks import tell_times, told
 from dray.weights.loading.streamed import StreamedWeights
+from dray.weights.source.configuration import in_torchaos_pieces
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +73,11 @@ def load(model: Any, model_config: Any) -> None:
     if getattr(model, "secondary_weights", ()):
         raise WeightsError(
             f"model {folder}: it takes weights of a second model, which load format dray does not read"
+        )
+    if in_torchaos_pieces(folder):
+        raise WeightsError(
+            f"model {folder}: torchao stored its weights in pieces, which load format dray does not put "
+            "together; give --engine-arg load_format=safetensors, or none: vLLM's own loader does"
         )
     weights = StreamedWeights.of(folder)
     completeness = Completeness(model)

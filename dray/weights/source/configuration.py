@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,16 @@ from dray.weights.source.modules import names_in
 from dray.weights.source.names import is_tokenizer
 
 _MOST_BYTES = 256 << 20  # of one file; the largest tokenizers have 40 MB
+
+
+def in_torchaos_pieces(folder: Path) -> bool:
+    """Whether torchao stored a model's weights: tensors in pieces, which its own code puts together."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        parts = (config, config.get("text_config") or {})
+        return any((one.get("quantization_config") or {}).get("quant_method") == "torchao" for one in parts)
+    except (OSError, ValueError, AttributeError):  # no sound config: the engine says so
+        return False
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -6,6 +6,7 @@ as they would make them: this stands in for a load there, and is none.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,6 +116,61 @@ def test_a_part_of_a_fused_parameter_that_is_missing_is_named(missing: int) -> N
         completeness.refuse_missing(None, "m")
     model.qkv.weight.data[missing] = 1.0
     completeness.refuse_missing(None, "m")
+
+
+# -- quantised layers, with parameters that a sound checkpoint may lack ----
+
+NVFP4 = ("weight", "weight_scale", "weight_scale_2", "w13_weight_packed", "w2_weight_global_scale")
+ACTIVATIONS = ("input_scale", "w13_input_scale", "w2_input_scale", "w13_input_global_scale", "input_scale_2")
+
+
+def _quantised(*names: str, symmetric: bool | None = None) -> Any:
+    """A layer with these parameters, as vLLM's quantisation methods register them."""
+    own = {} if symmetric is None else {"is_symmetric": symmetric}
+    own["process_weights_after_loading"] = lambda _self, _layer: None
+    model, layer = torch.nn.Module(), torch.nn.Module()
+    for name in names:
+        layer.register_parameter(name, torch.nn.Parameter(torch.full((4,), torch.nan), requires_grad=False))
+    layer.quant_method = type("SomeLinearMethod", (), own)()
+    model.experts = layer
+    return model
+
+
+def test_a_weight_only_checkpoint_has_no_scales_of_activations() -> None:
+    model = _quantised(*NVFP4, *ACTIVATIONS)
+    Completeness(model).refuse_missing({f"experts.{name}" for name in NVFP4}, "m")
+
+
+@pytest.mark.parametrize("lacking", NVFP4)
+def test_a_quantised_weight_or_its_scale_that_is_missing_is_named(lacking: str) -> None:
+    model = _quantised(*NVFP4, *ACTIVATIONS)
+    loaded = {f"experts.{name}" for name in NVFP4 if name != lacking}
+    with pytest.raises(WeightsError, match=rf"for experts\.{lacking};"):
+        Completeness(model).refuse_missing(loaded, "m")
+
+
+@pytest.mark.parametrize("name", ["w13_weight_zero_point", "w2_weight_zero_point", "qzeros"])
+def test_zero_points_are_missed_unless_the_method_is_symmetric(name: str) -> None:
+    Completeness(_quantised("w13_weight", name, symmetric=True)).refuse_missing({"experts.w13_weight"}, "m")
+    for asymmetric in (False, None):
+        model = _quantised("w13_weight", name, symmetric=asymmetric)
+        with pytest.raises(WeightsError, match=rf"for experts\.{name};"):
+            Completeness(model).refuse_missing({"experts.w13_weight"}, "m")
+
+
+def test_a_parameter_of_no_quantised_layer_is_missed_whatever_its_name() -> None:
+    model = torch.nn.Module()
+    model.input_scale = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+    with pytest.raises(WeightsError, match=r"for input_scale;"):
+        Completeness(model).refuse_missing(set(), "m")
+
+
+def test_what_torchao_stored_in_pieces_is_refused_by_name(tmp_path: Path) -> None:
+    from dray.weights.loading.vllm_loader import load
+
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "torchao"}}')
+    with pytest.raises(WeightsError, match=r"torchao stored its weights in pieces.*load_format=safetensors"):
+        load(torch.nn.Module(), SimpleNamespace(model=str(tmp_path)))
 
 
 # -- drafts, which get modules of their target ----

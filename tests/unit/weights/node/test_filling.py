@@ -222,9 +222,26 @@ def test_who_loaded_what_failed_its_checksum_takes_no_work_though_it_was_fetched
         assert model.arguments()["model"] == str(filler.shelf.engine)
 
 
-def _engine_model(filler: Filler) -> EngineModel:
+@pytest.mark.parametrize("given", [{}, {"load_format": "dray"}])
+def test_what_torchao_stored_is_left_to_vllms_own_loader(filler: Filler, given: dict[str, str]) -> None:
+    with _engine_model(filler, given) as model:
+        _begun(filler)
+        config = '{"quantization_config": {"quant_method": "torchao"}}'
+        (filler.shelf.engine / "config.json").write_text(config)
+        publish(filler.shelf, filler.plan, filler.ready)
+        if given:  # the load refuses it
+            assert model.arguments() == {"model": str(filler.shelf.engine), "load_format": "dray"}
+        else:
+            assert model.arguments() == {"model": str(filler.shelf.whole)}
+
+
+def _engine_model(filler: Filler, arguments: dict[str, str] | None = None) -> EngineModel:
     spec = SimpleNamespace(
-        model="m", weights=filler.plan.manifest, arguments={}, objects=None, weights_patience=60.0
+        model="m",
+        weights=filler.plan.manifest,
+        arguments=arguments or {},
+        objects=None,
+        weights_patience=60.0,
     )
     return EngineModel(cast("EngineSpec", spec))
 
