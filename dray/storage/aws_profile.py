@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+# Within the 15 minutes before their end boto3 renews what is temporary, and with 10 left it must: so what it
+# gives lives as long as this.
+_KEPT = timedelta(minutes=10)
 
 
 @cache
@@ -33,4 +38,4 @@ def boto3_credentials() -> dict[str, Any]:
         return {}
     from obstore.auth.boto3 import Boto3CredentialProvider
 
-    return {"credential_provider": Boto3CredentialProvider(session)}
+    return {"credential_provider": Boto3CredentialProvider(session, ttl=_KEPT)}

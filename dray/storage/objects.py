@@ -6,7 +6,7 @@ Errors of obstore leave here as :mod:`dray.storage.faults` has them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from dray.storage.parts import one_ahead
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from obstore import GetOptions, ObjectMeta
-    from obstore.store import ObjectStore
+    from obstore.store import ObjectStore, S3Credential
 
 BLOCK_BYTES = 1 << 20
 """Bytes that one read of a stream asks for."""
@@ -335,6 +335,22 @@ def _s3_settings(options: ObjectStoreOptions) -> dict[str, Any]:
     settings: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     extra = dict(options.extra)
     known = options.access_key_id or "access_key_id" in extra or "AWS_ACCESS_KEY_ID" in os.environ
-    if not known and not is_anonymous("s3", extra):
+    if is_anonymous("s3", extra):
+        return settings
+    if not known:
         settings |= boto3_credentials()
+    elif options.access_key_id and options.secret_access_key and not _names_token(extra):
+        # obstore would send AWS_SESSION_TOKEN with it, which belongs to the environment's own key.
+        settings["credential_provider"] = _alone(
+            settings.pop("access_key_id"), settings.pop("secret_access_key")
+        )
     return settings
+
+
+def _names_token(extra: Mapping[str, str]) -> bool:
+    return any(name.lower().removeprefix("aws_") in ("session_token", "token") for name in extra)
+
+
+def _alone(key: str, secret: str) -> Callable[[], S3Credential]:
+    """A key that goes with no token, as obstore asks for it."""
+    return lambda: {"access_key_id": key, "secret_access_key": secret, "token": None, "expires_at": None}
