@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +81,8 @@ def prepare(place: CacheRoot) -> None:
 def withdraw(place: CacheRoot) -> None:
     """Remove our mount if no model is in it; it stays while a process has a file of it open."""
     if place.root.parent == _SHARED and os.path.ismount(place.root) and not _folders(place.root):
-        subprocess.run(["umount", str(place.root)], capture_output=True, check=False)
+        with suppress(OSError):  # an image may have no umount(8): the mount stays, and is empty
+            subprocess.run(["umount", str(place.root)], capture_output=True, check=False)
 
 
 def room(place: CacheRoot) -> int:
@@ -137,7 +139,8 @@ def _mount_huge(root: Path) -> None:
             return
         options = "huge=always,size=90%,mode=0700,nosuid,nodev,noexec"
         command = ["mount", "-t", "tmpfs", "-o", options, "dray-models", str(root)]
-        subprocess.run(command, capture_output=True, check=False)
+        with suppress(OSError):  # an image may have no mount(8): the folder is used as it is
+            subprocess.run(command, capture_output=True, check=False)
     finally:
         os.close(below)
 

@@ -244,6 +244,19 @@ def test_a_mount_in_shared_memory_comes_and_goes(tmp_path: Path, monkeypatch: py
         subprocess.run(["umount", str(place.root)], capture_output=True)
 
 
+def test_root_in_an_image_without_mount_uses_the_folder_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SHARED", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    place = CacheRoot(root=tmp_path / "dray-test", memory=True)
+    prepare(place)
+    assert place.root.is_dir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: True)  # as another container left it
+    withdraw(place)
+
+
 def test_no_mount_where_the_user_wants_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHARED", tmp_path)
     monkeypatch.setenv(module.HUGE_VARIABLE, "0")
