@@ -24,6 +24,7 @@ from dray.storage.files import (
     writing,
 )
 from dray.storage.objects import ObjectStoreOptions
+from dray.storage.retries import PATIENCE, with_retries
 from dray.temporary import TemporaryFolder
 
 
@@ -149,7 +150,7 @@ class CopiedDraft(AtomicFile):
         self.close()
         self._uploaded = True
         with writing(self.uri):
-            objects.upload(self._path, self._staged, self._options)
+            with_retries(lambda: objects.upload(self._path, self._staged, self._options), PATIENCE)
         self._folder.remove()
 
     def publish(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +34,15 @@ PART_BYTES = 8 << 20
 SCHEMES = ("s3", "gs", "az", "http", "https")
 _WEB_TIMEOUT = "24h"
 _WEB_STALL = "60s"
-_UPLOAD_PART_BYTES = 16 << 20
+_UPLOAD_PART_BYTES = 8 << 20
 _UPLOAD_PARTS = 9000  # S3 allows 10,000
 _UPLOADING_BYTES = 256 << 20  # in memory at once
+_UPLOADS_AT_ONCE = 12
+_UPLOAD_TIMEOUT = timedelta(minutes=10)
+"""All parts under way share the line, and at 160 kB/s twelve of them take so long.
+
+obstore's limit for reads that bring nothing cannot stand in: it counts while a part goes up, too.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,10 +194,11 @@ def _stream_parts(
 
 def upload(path: Path, uri: str, options: ObjectStoreOptions | None = None) -> None:
     """Publish a local file as one object; big files go up in parts, and appear only when complete."""
-    store, key = store_of(uri, options)
+    store, key = store_of(uri, options, uploads=True)
     part = max(_UPLOAD_PART_BYTES, -(-path.stat().st_size // _UPLOAD_PARTS))
+    at_once = max(1, min(_UPLOADS_AT_ONCE, _UPLOADING_BYTES // part))
     with translated(uri):
-        store.put(key, path, chunk_size=part, max_concurrency=max(1, min(12, _UPLOADING_BYTES // part)))
+        store.put(key, path, chunk_size=part, max_concurrency=at_once)
 
 
 def put(uri: str, content: bytes, options: ObjectStoreOptions | None = None) -> None:
@@ -256,8 +264,14 @@ def _quoted(etag: str | None) -> str | None:
     return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
 
 
-def store_of(uri: str, options: ObjectStoreOptions | None) -> tuple[ObjectStore, str]:
-    """obstore's store for the root of a URI, and the object's path below it."""
+def store_of(
+    uri: str, options: ObjectStoreOptions | None, *, uploads: bool = False
+) -> tuple[ObjectStore, str]:
+    """obstore's store for the root of a URI, and the object's path below it.
+
+    Its requests end after 30 seconds, as :func:`_stream_parts` wants it; those of a store for ``uploads``
+    may take minutes.
+    """
     parts = urlsplit(uri)
     if parts.query and is_web(uri):
         raise OSError(
@@ -271,11 +285,11 @@ def store_of(uri: str, options: ObjectStoreOptions | None) -> tuple[ObjectStore,
     elif path.startswith("/"):  # obstore would leave it out, and ask for another object
         raise misnamed(uri)
     with translated(root):
-        return _store(root, options or ObjectStoreOptions.from_env()), path
+        return _store(root, options or ObjectStoreOptions.from_env(), uploads), path
 
 
 @lru_cache(maxsize=64)  # a store holds its connections, so one per bucket serves the whole process
-def _store(root: str, options: ObjectStoreOptions) -> ObjectStore:
+def _store(root: str, options: ObjectStoreOptions, uploads: bool) -> ObjectStore:
     from obstore.store import from_url
 
     settings: dict[str, Any] = dict(options.extra)
@@ -287,6 +301,9 @@ def _store(root: str, options: ObjectStoreOptions) -> ObjectStore:
     client: dict[str, Any] = {"allow_http": True} if options.allow_http or scheme == "http" else {}
     if scheme in ("http", "https"):  # one request for a whole file: it may take long, but not stall
         client |= {"timeout": _WEB_TIMEOUT, "read_timeout": _WEB_STALL}
+    elif uploads:  # and a part that came to the limit goes up once more
+        client |= {"timeout": _UPLOAD_TIMEOUT}
+        settings["retry_config"] = {"retry_timeout": 2 * _UPLOAD_TIMEOUT}
     return from_url(root, client_options=client or None, **settings)  # type: ignore[arg-type]
 
 

@@ -36,7 +36,7 @@ LISTING = b"""<ListBucketResult><Contents><Key>in.jsonl</Key>
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     web = Web()
 
-    def store(root: str, options: ObjectStoreOptions) -> S3Store:
+    def store(root: str, options: ObjectStoreOptions, uploads: bool) -> S3Store:
         """One that asks once: obstore's own retries take seconds."""
         once: Any = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
         signed: Any = {"endpoint": web.url, "region": "r", "skip_signature": True}
