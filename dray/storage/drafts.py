@@ -66,11 +66,11 @@ class Drafts:
         if self._lock is not None:
             self._lock.close()
 
-    def open(self, name: str) -> Draft:
-        """A new draft of the file ``name``."""
+    def open(self, name: str, *, most: int = 0) -> Draft:
+        """A new draft of the file ``name``, which may come to ``most`` bytes; 0 is for a small file."""
         uri = join(self._directory, name)
         self._retiring.look(name)
-        draft = _draft(uri, name, self._stage, self._options)
+        draft = _draft(uri, name, self._stage, self._options, most)
         self._drafts[name] = draft
         return draft
 
@@ -164,11 +164,11 @@ def _is_s3(uri: str) -> bool:
     return uri.startswith("s3://")
 
 
-def _draft(uri: str, name: str, stage: Stage | None, options: ObjectStoreOptions | None) -> Draft:
+def _draft(uri: str, name: str, stage: Stage | None, options: ObjectStoreOptions | None, most: int) -> Draft:
     if not is_object(uri):
         return LocalDraft(uri, name, stage)
     if _is_s3(uri):
         from dray.storage.s3_uploads import UploadDraft
 
-        return UploadDraft(uri, stage, options)
+        return UploadDraft(uri, stage, options, most=most)
     return CopiedDraft(uri, name, stage, options)

@@ -29,14 +29,13 @@ from dray.storage.objects import ObjectStoreOptions, s3_client
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-FIRST_PART_BYTES = 16 << 20
-"""Bytes of the first parts; they grow, because an upload has at most 10,000."""
+LEAST_PART_BYTES = 16 << 20
+"""Bytes of a part, unless its file may need more than 10,000 of them."""
 
-_PARTS_OF_A_SIZE = 1000
-_GROWTH = (
-    1.75  # 10,000 parts come to 5.4 TiB, the last ones have 2.4 GiB; 1 TiB is reached with parts of 0.4 GiB
-)
+_LARGEST_BYTES = 5 << 40  # of an object
 _MOST_PARTS = 10_000
+_PLANNED_PARTS = 9000  # the end of a Parquet file comes on top
+_MIB = 1 << 20
 _IN_FLIGHT_BYTES = 128 << 20
 _CONFLICTS = 5  # times that a completion is tried beside others that change the object
 _DRAFT = "dray-draft"  # metadata that tells our own object from another of the same content
@@ -45,15 +44,21 @@ _DRAFT = "dray-draft"  # metadata that tells our own object from another of the 
 _PREFIXES = ("output", "errors", REPORT)  # of the names of files that are published
 
 
-def part_bytes(number: int) -> int:
-    """Bytes of the part of this number, from 1."""
-    return int(FIRST_PART_BYTES * _GROWTH ** ((number - 1) // _PARTS_OF_A_SIZE))
+def part_bytes(most: int) -> int:
+    """Bytes of each part but the last, of a file of about ``most`` bytes at most.
+
+    One size for all: Cloudflare's R2 refuses an upload with parts of several (InvalidPart).
+    """
+    share = -(-min(most, _LARGEST_BYTES) // _PLANNED_PARTS)
+    return max(LEAST_PART_BYTES, -(-share // _MIB) * _MIB)
 
 
 class UploadDraft:
-    """An upload in parts. ``stage`` is given its id before its first byte."""
+    """An upload in parts, of ``most`` bytes at most. ``stage`` is given its id before its first byte."""
 
-    def __init__(self, uri: str, stage: Stage | None, options: ObjectStoreOptions | None) -> None:
+    def __init__(
+        self, uri: str, stage: Stage | None, options: ObjectStoreOptions | None, *, most: int = 0
+    ) -> None:
         self.uri = uri
         self.rows = 0
         self.size = 0
@@ -61,6 +66,7 @@ class UploadDraft:
         self._bucket, _, self._key = uri.split("://", 1)[1].partition("/")
         self._client = s3_client(options)
         self._token = secrets.token_hex(8)
+        self._part_bytes = part_bytes(most)
         self._buffer = bytearray()
         self._sha256 = hashlib.sha256()
         self._etags: list[str] = []
@@ -86,9 +92,9 @@ class UploadDraft:
         self.size += len(data)
         self._sha256.update(data)
         self._buffer += data
-        while len(self._buffer) >= (size := part_bytes(self._sent + 1)):
-            piece = bytes(memoryview(self._buffer)[:size])
-            del self._buffer[:size]
+        while len(self._buffer) >= self._part_bytes:
+            piece = bytes(memoryview(self._buffer)[: self._part_bytes])
+            del self._buffer[: self._part_bytes]
             self._send(piece)
 
     def rename(self, uri: str) -> bool:
@@ -132,7 +138,10 @@ class UploadDraft:
     def _send(self, piece: bytes) -> None:
         self._sent += 1
         if self._sent > _MOST_PARTS:
-            raise JobFailedError(f"{self.uri} cannot be written: it would have more than {_MOST_PARTS} parts")
+            raise JobFailedError(
+                f"{self.uri} cannot be written: it would have more than {_MOST_PARTS:,} parts of "
+                f"{self._part_bytes:,} bytes"
+            )
         while self._flying and (len(self._flying) + 1) * len(piece) > _IN_FLIGHT_BYTES:
             self._land()
         self._flying.append((self._sent, self._threads.submit(self._send_part, self._sent, piece)))

@@ -143,7 +143,8 @@ class Emulator:
             return refuse(connection, request, Refusal(status=501, code="NotImplemented"))
         if conditional and self._happens(turn.behaviour.conflict_share):
             return refuse(connection, request, Refusal(status=409, code="ConditionalRequestConflict"))
-        done = write(self.root, request, os.path.normpath(request.path).lstrip("/"))
+        name = os.path.normpath(request.path).lstrip("/")
+        done = write(self.root, request, name, equal_parts=turn.behaviour.equal_parts)
         if isinstance(done, Refusal):
             return refuse(connection, request, done)
         headers = {"Content-Type": "application/xml", **done.headers}

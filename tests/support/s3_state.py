@@ -30,6 +30,7 @@ class Behaviour:
     whole_share: float = 0.0  # 200 and the whole object instead of the range
     elsewhere_share: float = 0.0  # Content-Range of another range
     no_conditions: bool = False  # 501 for writes with If-Match or If-None-Match
+    equal_parts: bool = False  # as R2: 400 InvalidPart for uploads with parts of several sizes
     conflict_share: float = 0.0  # 409 ConditionalRequestConflict for such writes
     access_key: str | None = None  # others get 403
     expires_after: int | None = None  # requests, then 403 ExpiredToken

@@ -55,13 +55,16 @@ def known(root: Path, name: str, stat: os.stat_result, *, changed: bool) -> tupl
     return about["etag"], about["headers"]
 
 
-def write(root: Path, request: Request, name: str) -> Answer | Refusal:
-    """Do what the request asks of the object ``name`` (bucket and key)."""
+def write(root: Path, request: Request, name: str, *, equal_parts: bool = False) -> Answer | Refusal:
+    """Do what the request asks of the object ``name`` (bucket and key).
+
+    ``equal_parts`` refuses uploads whose parts but the last differ in size, as Cloudflare's R2 does.
+    """
     if not (root / name.partition("/")[0]).is_dir():
         return Refusal(status=404, code="NoSuchBucket")
     with _alone(root):
         if "uploadId" in request.query or "uploads" in request.query:
-            return _in_parts(root, request, name)
+            return _in_parts(root, request, name, equal_parts=equal_parts)
         if request.method == "POST":
             return _delete_many(root, request, name)
         if request.method == "DELETE":
@@ -101,7 +104,7 @@ def list_uploads(root: Path, request: Request) -> str:
     )
 
 
-def _in_parts(root: Path, request: Request, name: str) -> Answer | Refusal:
+def _in_parts(root: Path, request: Request, name: str, *, equal_parts: bool) -> Answer | Refusal:
     if request.method == "POST" and "uploads" in request.query:
         upload = secrets.token_hex(16)
         folder = root / UPLOADS / upload
@@ -125,10 +128,12 @@ def _in_parts(root: Path, request: Request, name: str) -> Answer | Refusal:
     if request.method == "DELETE":
         shutil.rmtree(folder)
         return Answer(status=204, headers={})
-    return _complete(root, request, name, folder)
+    return _complete(root, request, name, folder, equal_parts=equal_parts)
 
 
-def _complete(root: Path, request: Request, name: str, folder: Path) -> Answer | Refusal:
+def _complete(
+    root: Path, request: Request, name: str, folder: Path, *, equal_parts: bool
+) -> Answer | Refusal:
     text = unescape(request.body.decode(), {"&quot;": '"'})
     parts = []
     for found in re.findall(r"<Part>.*?</Part>", text, re.DOTALL):
@@ -142,6 +147,9 @@ def _complete(root: Path, request: Request, name: str, folder: Path) -> Answer |
         parts.append(content)
     if any(len(part) < _LEAST_PART for part in parts[:-1]):
         return Refusal(status=400, code="EntityTooSmall")
+    sizes = [len(part) for part in parts]
+    if equal_parts and (len({*sizes[:-1]}) > 1 or sizes[-1] > sizes[0]):
+        return Refusal(status=400, code="InvalidPart")
     if refusal := _unmet(root, request, name):
         return refusal
     digests = b"".join(hashlib.md5(part).digest() for part in parts)

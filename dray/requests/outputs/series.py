@@ -106,7 +106,7 @@ class Series:
             name = part_name(self._stem, number, self._form)
         else:
             name = whole_name(self._stem, self._form)
-        return _Part(name, self._drafts.open(name))
+        return _Part(name, self._drafts.open(name, most=self.most))
 
     def _end_part(self) -> None:
         part = self._part

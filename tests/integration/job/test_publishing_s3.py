@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
+from botocore.exceptions import ClientError
 
 from dray.cli.app import run_app
 from dray.errors import ConfigError, FencedError, JobFailedError
@@ -165,32 +166,58 @@ def test_a_completion_whose_answer_was_lost_is_done(
     assert (emulator.root / "bucket" / tmp_path.name / "output.jsonl").read_bytes() == b"whole"
 
 
+@pytest.mark.parametrize("most", [0, 45_000 << 20])
 def test_big_files_go_up_as_they_are_written(
-    emulator: EmulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    emulator: EmulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """In parts that grow; nothing lies in the folder for temporary files."""
+    """In parts of one size, as R2 asks for; nothing lies in the folder for temporary files."""
+    emulator.behave(equal_parts=True)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.setattr(s3_uploads, "FIRST_PART_BYTES", 5 << 20)
-    monkeypatch.setattr(s3_uploads, "_PARTS_OF_A_SIZE", 2)
+    monkeypatch.setattr(s3_uploads, "LEAST_PART_BYTES", 5 << 20)
+    monkeypatch.setattr(s3_uploads, "_PLANNED_PARTS", 6000)  # of 45,000 MiB each has 8
     block = os.urandom(1 << 20)
     with Drafts(f"s3://bucket/{tmp_path.name}", options=emulator.options) as found:
-        draft = found.open("output.jsonl")
-        for _ in range(40):
+        draft = found.open("output.jsonl", most=most)
+        for _ in range(42):
             draft.write(block)
         assert list(temporary.iterdir()) == []
         found.publish()
     place = emulator.root / "bucket" / tmp_path.name / "output.jsonl"
-    assert place.read_bytes() == block * 40
+    assert place.read_bytes() == block * 42
     about = orjson.loads((emulator.root / ".about" / "bucket" / tmp_path.name / "output.jsonl").read_bytes())
-    assert about["etag"].endswith('-5"')  # 5, 5, 8.75, 8.75 and 12.5 MiB
+    assert about["etag"].endswith('-6"' if most else '-9"')
 
 
-def test_parts_hold_the_largest_objects_of_s3() -> None:
-    assert [part_bytes(number) >> 20 for number in (1, 1000, 1001, 2001)] == [16, 16, 28, 49]
-    assert sum(map(part_bytes, range(1, 10_001))) > 5 << 40
-    assert part_bytes(10_000) < 5 << 30  # S3's limit of a part
+def test_a_store_that_wants_equal_parts_refuses_others(emulator: EmulatorProcess) -> None:
+    """What the emulator takes R2 for; and a last part may be smaller, but not larger."""
+    emulator.behave(equal_parts=True)
+    client, which = s3_client(emulator.options), {"Bucket": "bucket", "Key": "unequal"}
+    for sizes, taken in (((5, 5, 3), True), ((5, 6, 3), False), ((5, 5, 6), False), ((7,), True)):
+        upload = which | {"UploadId": _begin(emulator, "s3://bucket/unequal")}
+        parts = []
+        for number, size in enumerate(sizes, 1):
+            sent: Any = client.upload_part(PartNumber=number, Body=bytes(size << 20), **upload)
+            parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+        done: Any = upload | {"MultipartUpload": {"Parts": parts}}
+        if taken:
+            client.complete_multipart_upload(**done)
+            continue
+        with pytest.raises(ClientError, match="InvalidPart"):
+            client.complete_multipart_upload(**done)
+        client.abort_multipart_upload(**upload)
+
+
+@pytest.mark.parametrize("most", [0, 1, 64 << 30, 1 << 40, 5 << 40])
+def test_parts_hold_files_of_their_size_and_some_more(most: int) -> None:
+    assert part_bytes(most) * 10_000 > most * 1.1
+    assert part_bytes(most) % (1 << 20) == 0
+    assert part_bytes(most) == 16 << 20 or most > 140 << 30
+
+
+def test_no_part_grows_with_a_limit_that_no_object_reaches() -> None:
+    assert part_bytes(1 << 60) == part_bytes(5 << 40) < 600 << 20
 
 
 def test_an_upload_is_known_before_its_first_byte(emulator: EmulatorProcess, tmp_path: Path) -> None:
