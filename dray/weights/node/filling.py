@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,12 +15,11 @@ from dray.storage.files import sync
 from dray.weights.fetch.chunks import Chunk, ChunkPlan
 from dray.weights.node.cache import DESCRIPTION, ModelPaths
 from dray.weights.node.description import write_description
+from dray.weights.node.file_hashes import FileHashes
 from dray.weights.node.ready import ChunkMap, boot_id
 from dray.weights.source.checkpoint import check_checkpoint
 from dray.weights.source.header import HEADER_LIMIT, read_header
 from dray.weights.source.manifest import Manifest
-
-_PIECE = 8 << 20  # bytes that are hashed at once
 
 
 def lay_out(folder: Path, manifest: Manifest) -> None:
@@ -122,18 +120,15 @@ def _check(folder: Path, manifest: Manifest) -> None:
             read_header(folder / file.name)
 
 
-def publish(shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
+def publish(shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap, hashes: FileHashes) -> None:
     """Give the model its final name, once all is verified and a power cut could take nothing back."""
     with _doubted(plan, ready):
         _check(shelf.partial, plan.manifest)
-        for file in plan.manifest.files:
-            if not file.sha256 or file.digests:
-                continue
-            if _sha256(shelf.partial / file.name, ready.beat) != file.sha256:
-                shutil.rmtree(shelf.engine, ignore_errors=True)
-                raise WeightsError(
-                    f"{plan.manifest.uri}/{file.name}: its SHA-256 is not the one that the hub says"
-                )
+        try:
+            hashes.refuse_others()
+        except WeightsError:
+            shutil.rmtree(shelf.engine, ignore_errors=True)
+            raise
     for folder in (shelf.engine, shelf.partial):  # the engine's too: it is not made again for a whole model
         for path in folder.rglob("*"):
             sync(path)
@@ -153,13 +148,3 @@ def _doubted(plan: ChunkPlan, ready: ChunkMap) -> Iterator[None]:
             if not plan.manifest.files[chunk.file].digests:
                 ready.unmark(chunk.number)
         raise
-
-
-def _sha256(path: Path, beat: Callable[[], None]) -> str:
-    """The SHA-256 of a file in hexadecimal; ``beat`` is called for each piece."""
-    digest, piece = hashlib.sha256(), memoryview(bytearray(_PIECE))
-    with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(piece):
-            digest.update(piece[:count])
-            beat()
-    return digest.hexdigest()

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from dray.errors import DrayError, WeightsError
 from dray.storage.objects import ObjectStoreOptions
-from dray.weights.fetch.chunks import ChunkPlan
+from dray.weights.fetch.chunks import Chunk, ChunkPlan
 from dray.weights.fetch.transfer import Peers, Transfer, Transferred
 from dray.weights.node.cache import READY, ModelPaths, attached
+from dray.weights.node.file_hashes import FileHashes
 from dray.weights.node.filling import EngineFolder, distrust, lay_out, publish
 from dray.weights.node.ready import STALL_SECONDS, ChunkMap
 from dray.weights.source.manifest import Manifest
@@ -271,10 +272,16 @@ class LocalModel:
         )
         if self._closed.is_set():
             return
-        self.outcome = self._transfer.run(engine.look)
-        if self.outcome is not None:
-            publish(self.shelf, self.plan, ready)
-            ready.finish()
+        with FileHashes(self.shelf, self.plan, ready) as hashes:
+
+            def arrived(chunk: Chunk) -> None:
+                engine.look(chunk)
+                hashes.look(chunk)
+
+            self.outcome = self._transfer.run(arrived)
+            if self.outcome is not None:
+                publish(self.shelf, self.plan, ready, hashes)
+                ready.finish()
 
 
 def _reason(error: Exception) -> str:

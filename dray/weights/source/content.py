@@ -31,10 +31,15 @@ def content_digests(folder: Path, *, stopped: Callable[[], bool] = lambda: False
         WeightsError: a file cannot be read, or changed meanwhile, or ``stopped`` says to end.
     """
     names = weight_files(folder)
-    threads = min(_MOST_THREADS, max(1, (os.cpu_count() or 1) // 2))
-    with ThreadPoolExecutor(threads, "dray-digest", initializer=_step_back) as pool:
+    with background_threads("dray-digest") as pool:
         digests = pool.map(lambda name: _digest(folder / name, stopped), names)
         return dict(zip(names, digests, strict=True))
+
+
+def background_threads(name: str) -> ThreadPoolExecutor:
+    """Threads that digest files beside other work: of low priority, for half of the cores at most."""
+    threads = min(_MOST_THREADS, max(1, (os.cpu_count() or 1) // 2))
+    return ThreadPoolExecutor(threads, name, initializer=_step_back)
 
 
 def _digest(file: Path, stopped: Callable[[], bool]) -> str:

@@ -23,9 +23,10 @@ from dray.engine.protocol import EngineSpec
 from dray.errors import WeightsError
 from dray.weights.fetch.chunks import ChunkPlan
 from dray.weights.loading.streamed import StreamedWeights
-from dray.weights.node import filling, local
+from dray.weights.node import file_hashes, filling, local
 from dray.weights.node import ready as ready_module
 from dray.weights.node.cache import READY, ModelPaths, attached
+from dray.weights.node.file_hashes import FileHashes
 from dray.weights.node.filling import EngineFolder, distrust, lay_out, publish
 from dray.weights.node.local import LocalModel
 from dray.weights.node.places import CACHE_VARIABLE
@@ -64,6 +65,11 @@ class Filler:
                 file.seek(chunk.start)
                 file.write(data)
             self.ready.mark(number, blake3(data).digest())
+
+    def publish(self) -> None:
+        """All is there; under its final name then."""
+        with FileHashes(self.shelf, self.plan, self.ready) as hashes:
+            publish(self.shelf, self.plan, self.ready, hashes)
 
     def lose(self, number: int) -> None:
         """As after a power cut: the mark reached the disk, and its bytes did not."""
@@ -179,7 +185,7 @@ def test_what_was_published_is_believed_after_a_restart(
     filler: Filler, manifest: Manifest, contents: dict[str, bytes], restart: Callable[[], None]
 ) -> None:
     _begun(filler)
-    publish(filler.shelf, filler.plan, filler.ready)
+    filler.publish()
     restart()
     with LocalModel(manifest) as model:
         assert model.wait_engine(_for_a_while()) == filler.shelf.engine
@@ -213,10 +219,10 @@ def test_who_loaded_what_failed_its_checksum_takes_no_work_though_it_was_fetched
         _begun(filler)
         loaded = dict(StreamedWeights.of(Path(model.arguments()["model"])).tensors())
         with pytest.raises(WeightsError, match="its SHA-256 is not the one that the hub says"):
-            publish(filler.shelf, filler.plan, filler.ready)
+            filler.publish()
         contents[NAME] = contents[NAME][:-1] + bytes([contents[NAME][-1] ^ 1])
         _begun(filler)
-        publish(filler.shelf, filler.plan, filler.ready)
+        filler.publish()
         assert len(loaded) == 1
     with _engine_model(filler) as model:  # and the next one does
         assert model.arguments()["model"] == str(filler.shelf.engine)
@@ -228,7 +234,7 @@ def test_what_torchao_stored_is_left_to_vllms_own_loader(filler: Filler, given: 
         _begun(filler)
         config = '{"quantization_config": {"quant_method": "torchao"}}'
         (filler.shelf.engine / "config.json").write_text(config)
-        publish(filler.shelf, filler.plan, filler.ready)
+        filler.publish()
         if given:  # the load refuses it
             assert model.arguments() == {"model": str(filler.shelf.engine), "load_format": "dray"}
         else:
@@ -255,7 +261,7 @@ def test_a_fetch_that_only_ended_takes_nothing_back(filler: Filler, manifest: Ma
         filler.ready.fail("the store was away")
         filler.ready.begin()
         filler.bring()
-        publish(filler.shelf, filler.plan, filler.ready)
+        filler.publish()
         assert model.wait_whole(_for_a_while()) == filler.shelf.whole
 
 
@@ -273,12 +279,12 @@ def test_publishing_may_take_longer_than_a_stall(
         beat()
         beats.append(time.monotonic())
 
-    monkeypatch.setattr(filling, "_PIECE", 100)
+    monkeypatch.setattr(file_hashes, "_PIECE", 100)
     stall_seconds = 0.4
     monkeypatch.setattr(local, "STALL_SECONDS", stall_seconds)
     monkeypatch.setattr(filler.ready, "beat", slow)
     with LocalModel(manifest, patience=60) as model, ThreadPoolExecutor(1) as pool:
-        published = pool.submit(publish, filler.shelf, filler.plan, filler.ready)
+        published = pool.submit(filler.publish)
         assert model.wait_whole() == filler.shelf.whole
         published.result()
     assert beats[-1] - beats[0] > 2 * stall_seconds
@@ -315,7 +321,7 @@ def test_all_is_on_disk_before_the_model_has_its_final_name(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
-        publish(filler.shelf, filler.plan, filler.ready)
+        filler.publish()
     for folder in (filler.shelf.engine, filler.shelf.partial):
         assert {folder, *(folder / name for name in contents)} <= set(synced)
     assert synced[-1] == filler.shelf.place.root
