@@ -313,7 +313,7 @@ def _unwritable(uri: str, error: OSError) -> JobFailedError:
 
 def check_writable(directory: str, *, options: ObjectStoreOptions | None = None) -> None:
     """Make sure, before any work, that files can be written there; ConfigError says why not."""
-    if directory.startswith(("http://", "https://")):
+    if objects.is_web(directory):
         raise ConfigError(f"{directory}: outputs cannot be written over HTTP; name a folder or a bucket")
     if directory.startswith(HUB):
         raise ConfigError(f"{directory}: outputs cannot be written to a hub; name a folder or a bucket")

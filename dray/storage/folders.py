@@ -196,7 +196,7 @@ def _marker(directory: str) -> str:
 
 def _read(uri: str, options: ObjectStoreOptions | None) -> bytes:
     if is_object(uri):
-        return b"".join(objects.stream(uri, options))
+        return b"".join(objects.stream_whole(uri, options))
     deadline = time.monotonic() + _WRITTEN_SECONDS
     while not (content := local_path(uri).read_bytes()) and time.monotonic() < deadline:
         time.sleep(0.05)  # another job creates it without a link: its bytes come in a moment

@@ -130,19 +130,29 @@ def list_folder(
     return [replace(info, etag=_quoted(info.etag)) for info in infos], folders
 
 
-def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
-    """The bytes of one object, in blocks; OSError when it is replaced meanwhile."""
-    if is_web(uri):  # not every web server knows ranges
-        return _stream_whole(uri, options)
-    info = head(uri, options)
-    return _stream_parts(uri, options, 0, info.size, info.etag)
+def stream_whole(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
+    """The bytes of one object, in blocks of one request: not every web server knows ranges."""
+    store, path = store_of(uri, options)
+    with translated(uri):
+        for block in store.get(path).stream(min_chunk_size=BLOCK_BYTES):
+            yield bytes(block)
 
 
 def stream_range(
     uri: str, offset: int, length: int, options: ObjectStoreOptions | None = None
 ) -> Iterator[bytes]:
-    """The bytes ``[offset, offset + length)`` of one object, in blocks."""
-    return _stream_parts(uri, options, offset, offset + length, None)
+    """The bytes ``[offset, offset + length)`` of one object, or those that there are, one request a part.
+
+    A single request may live 30 seconds (object_store's default, which counts the reader's own time too); a
+    part is done long before that, and is retried on its own.
+    """
+    store, path = store_of(uri, options)
+
+    def part(start: int, end: int) -> bytes:
+        return bytes(store.get(path, options={"range": (start, end)}).bytes())
+
+    with translated(uri):
+        yield from one_ahead(part, offset, offset + length, PART_BYTES)
 
 
 def read_range(
@@ -163,33 +173,6 @@ def read_range(
     if len(body) != end - start:
         raise OSError(f"{len(body):,} bytes came for {end - start:,}")
     return bytes(body)
-
-
-def _stream_whole(uri: str, options: ObjectStoreOptions | None) -> Iterator[bytes]:
-    store, path = store_of(uri, options)
-    with translated(uri):
-        for block in store.get(path).stream(min_chunk_size=BLOCK_BYTES):
-            yield bytes(block)
-
-
-def _stream_parts(
-    uri: str, options: ObjectStoreOptions | None, start: int, end: int, etag: str | None
-) -> Iterator[bytes]:
-    """One request a part.
-
-    A single request may live 30 seconds (object_store's default, which counts the reader's own time too); a
-    part is done long before that, and is retried on its own.
-    """
-    store, path = store_of(uri, options)
-
-    def part(offset: int, until: int) -> bytes:
-        wanted: GetOptions = {"range": (offset, until)}
-        if etag is not None:
-            wanted["if_match"] = etag
-        return bytes(store.get(path, options=wanted).bytes())
-
-    with translated(uri):
-        yield from one_ahead(part, start, end, PART_BYTES)
 
 
 def upload(path: Path, uri: str, options: ObjectStoreOptions | None = None) -> None:
@@ -269,7 +252,7 @@ def store_of(
 ) -> tuple[ObjectStore, str]:
     """obstore's store for the root of a URI, and the object's path below it.
 
-    Its requests end after 30 seconds, as :func:`_stream_parts` wants it; those of a store for ``uploads``
+    Its requests end after 30 seconds, as :func:`stream_range` wants it; those of a store for ``uploads``
     may take minutes.
     """
     parts = urlsplit(uri)

@@ -54,7 +54,7 @@ def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[byte
     """The bytes of one file, in blocks; OSError when it is replaced meanwhile."""
     if is_dataset(uri):
         return _stream_dataset(uri)
-    return objects.stream(uri, options) if is_web(uri) else _stream_object(uri, options)
+    return objects.stream_whole(uri, options) if is_web(uri) else _stream_object(uri, options)
 
 
 def _stream_object(uri: str, options: ObjectStoreOptions | None) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from dray.errors import ConfigError, WeightsError
-from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, list_folder, read_range
+from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, is_web, list_folder, read_range
 from dray.storage.retries import with_retries
 from dray.storage.signing import signed_url
 from dray.weights.source import hub
@@ -19,7 +19,6 @@ from dray.weights.source.modules import CONFIG, MODULES, WEIGHTS, module_files
 from dray.weights.source.names import USUAL, is_small
 from dray.weights.source.published import with_digests
 
-_WEB = ("http://", "https://")
 _AT_ONCE = 8  # small requests
 _HEADER_GUESS = 128 << 10  # bytes; about 1,000 tensors, so that one request is mostly enough
 
@@ -110,7 +109,7 @@ def _found(uri: str, options: ObjectStoreOptions | None) -> tuple[str, dict[str,
         repository = hub.look(uri)
         return repository.uri, dict(repository.files)
     try:
-        return uri, _web(uri, options) if uri.startswith(_WEB) else _folder(uri, "", options)
+        return uri, _web(uri, options) if is_web(uri) else _folder(uri, "", options)
     except (FileNotFoundError, PermissionError) as error:
         raise ConfigError(f"model {uri}: {error}") from None
     except OSError as error:
@@ -124,7 +123,7 @@ def _module(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[s
         WeightsError: they cannot be listed.
     """
     try:
-        if uri.startswith(_WEB):
+        if is_web(uri):
             return _tried(uri, [f"{folder}/{name}" for name in (CONFIG, WEIGHTS)], options)
         return _folder(uri, f"{folder}/", options)
     except OSError as error:

@@ -12,7 +12,8 @@ from blake3 import blake3
 
 from dray.errors import ConfigError, WeightsError
 from dray.storage.files import join
-from dray.storage.objects import ObjectStoreOptions, is_object, stream, upload
+from dray.storage.objects import ObjectStoreOptions, is_object, is_web, upload
+from dray.storage.remote import stream
 from dray.weights.source.checkpoint import check_checkpoint
 from dray.weights.source.hub import is_hub
 from dray.weights.source.listing import check_remote, read_manifest, wanted_files
@@ -46,7 +47,7 @@ def publish(
         ConfigError: there is no model, it is damaged, or it changed while it was read.
         OSError: it cannot be read, or the manifest not be written.
     """
-    if is_hub(model) or model.startswith(("http://", "https://")):
+    if is_hub(model) or is_web(model):
         raise ConfigError(
             f"model {model}: nothing can be written there; publish a copy in a bucket or a folder"
         )

@@ -36,7 +36,7 @@ from dray.requests import (
 )
 from dray.requests.reading.tables import file_rows
 from dray.requests.sources import Rows
-from dray.storage import ObjectStoreOptions, check_writable, objects, seekable
+from dray.storage import ObjectStoreOptions, check_writable, objects, remote, seekable
 from dray.storage.files import stream_range, write_atomic
 from tests.support.s3 import S3Server
 
@@ -356,8 +356,8 @@ def test_an_object_of_many_parts_is_read_whole(
     monkeypatch.setattr(objects, "PART_BYTES", 1 << 20)
     with pytest.raises(JobFailedError, match="missing"):
         list(read_shard(parts[-1].uri, parts[-1].offset, parts[-1].length + 5, options=options))
-    monkeypatch.setattr(objects, "PART_BYTES", 1000)
-    blocks = objects.stream(uri, options)
+    monkeypatch.setattr(remote, "PART_BYTES", 1000)
+    blocks = remote.stream(uri, options)
     next(blocks)
     client.put_object(Bucket=bucket, Key="x.jsonl", Body=rows(*range(400)))
     with pytest.raises(OSError, match="replaced while"):
