@@ -58,7 +58,6 @@ class Peers(Protocol):
 class Transferred:
     """What a transfer did. ``bytes_from`` is by source, the origin under the empty name."""
 
-    seconds: float
     bytes_from: dict[str, int]
     faults: dict[str, int]
     hedges: int
@@ -120,7 +119,6 @@ class Transfer:
         if not schedule.complete:
             return None
         return Transferred(
-            seconds=time.monotonic() - began,
             bytes_from=dict(schedule.bytes_from),
             faults=dict(schedule.faults),
             hedges=schedule.hedges,

@@ -17,8 +17,8 @@ from dray.weights.node.cache import DESCRIPTION, READY, ModelPaths
 from dray.weights.node.description import Description, read_description
 from dray.weights.node.places import CacheRoot
 from dray.weights.node.ready import ChunkMap
-from dray.weights.source.checkpoint import INDEX, compare, counting, places_of
-from dray.weights.source.header import BITS, Header, TensorInfo, parse_header
+from dray.weights.source.checkpoint import check_checkpoint
+from dray.weights.source.header import BITS, Header, TensorInfo
 
 if TYPE_CHECKING:
     import torch
@@ -39,8 +39,6 @@ _TORCH = {
 class LoadStats:
     """How a load went. ``waited`` is the part of ``seconds`` in which bytes had not arrived yet."""
 
-    tensors: int = 0
-    bytes: int = 0
     copied: int = 0  # tensors that do not start where their type wants it
     seconds: float = 0.0
     waited: float = 0.0
@@ -76,7 +74,11 @@ class StreamedWeights:
             WeightsError: a file is damaged, or the index is not true.
         """
         if not folder.name.endswith(_ENGINE):
-            return cls(name=str(folder), files=_files(folder, folder, {}))
+            files = [
+                _File(path=folder / name, header=header, number=0, size=(folder / name).stat().st_size)
+                for name, header in check_checkpoint(folder).items()
+            ]
+            return cls(name=str(folder), files=files)
         key = folder.name.removesuffix(_ENGINE)
         shelf = ModelPaths(place=CacheRoot(root=folder.parent, memory=True), key=key)
         try:
@@ -86,14 +88,13 @@ class StreamedWeights:
                 raise
             # It was published, perhaps at this moment.
             place, description, ready = _opened(shelf.whole, published=True)
-        sizes = {file.name: (number, file.size) for number, file in enumerate(description.files)}
-        files = _files(folder, place, sizes)
+        sizes = {file.name: file.size for file in description.files}
+        numbers = {file.name: number for number, file in enumerate(description.files)}
+        files = [
+            _File(path=place / name, header=header, number=numbers[name], size=sizes[name])
+            for name, header in check_checkpoint(folder, sizes).items()
+        ]
         return cls(name=description.uri, files=files, plan=description.plan(), ready=ready)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size for file in self.files)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and tensor: file by file, in the order of their bytes, which is the order of the fetch.
@@ -114,8 +115,6 @@ class StreamedWeights:
                 numbers = self.plan.covering(file.number, start, end)
                 what = f"{self.name}: tensor {tensor.name!r}"
                 self.stats.waited += self.ready.wait(numbers, what=what, alive=_refuse_to_be_left)
-            self.stats.tensors += 1
-            self.stats.bytes += end - start
             yield tensor.name, self._view(file, mapping, tensor, start)
 
     def _view(self, file: _File, mapping: mmap.mmap, tensor: TensorInfo, start: int) -> torch.Tensor:
@@ -152,28 +151,6 @@ def _refuse_to_be_left() -> None:
     starter = multiprocessing.parent_process()
     if starter is not None and not starter.is_alive():
         raise WeightsError("the process that started this one is gone")
-
-
-def _files(headers: Path, data: Path, sizes: dict[str, tuple[int, int]]) -> list[_File]:
-    index = headers / INDEX
-    places = places_of(index.read_bytes(), str(index)) if index.is_file() else None
-    found = []
-    for name in counting([path.name for path in headers.glob("*.safetensors")], places):
-        try:
-            number, size = sizes[name] if sizes else (0, (data / name).stat().st_size)
-            text = _start_of(headers / name)
-        except (OSError, KeyError):
-            raise WeightsError(f"{data / name}: missing") from None
-        header = parse_header(text, size, file=str(data / name))
-        found.append(_File(path=data / name, header=header, number=number, size=size))
-    compare(str(headers), places, {file.path.name: file.header for file in found})
-    return found
-
-
-def _start_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        start = file.read(8)
-        return start + file.read(min(int.from_bytes(start, "little"), 100_000_000))
 
 
 def _mapped(file: _File) -> mmap.mmap:

@@ -281,7 +281,6 @@ class LocalModel:
             self.outcome = self._transfer.run(arrived)
             if self.outcome is not None:
                 publish(self.shelf, self.plan, ready, hashes)
-                ready.finish()
 
 
 def _reason(error: Exception) -> str:

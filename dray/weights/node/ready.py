@@ -34,7 +34,7 @@ _COUNT = struct.Struct("<Q")
 _GENERATION_AT, _BEATS_AT = 144, 152
 _TEXT_AT, _TEXT_BYTES = 1024, 2048
 _PAGE = 4096
-_FILLING, _WHOLE, _FAILED = 0, 1, 2
+_FILLING, _FAILED = 0, 2
 
 
 class ChunkMap:
@@ -104,10 +104,6 @@ class ChunkMap:
         """The filling process goes on, though it marks no chunk: it verifies, or waits for the disk."""
         self._count(_BEATS_AT)
 
-    def finish(self) -> None:
-        """All chunks are in place, and the model is sound."""
-        self._set_state(_WHOLE)
-
     def fail(self, reason: str) -> None:
         """It cannot be filled; readers raise this."""
         text = reason.encode()[: _TEXT_BYTES - 1].decode(errors="ignore").encode()
@@ -123,14 +119,9 @@ class ChunkMap:
     # -- every process ----------------------------------------------------------------------
 
     @property
-    def whole(self) -> bool:
-        """Whether the model is complete and sound."""
-        return self._state() == _WHOLE
-
-    @property
     def failure(self) -> str | None:
         """Why it could not be filled."""
-        if self._state() != _FAILED:
+        if struct.unpack_from("<I", self._map, _STATE_AT)[0] != _FAILED:
             return None
         return self._map[_TEXT_AT : _TEXT_AT + _TEXT_BYTES].rstrip(b"\0").decode()
 
@@ -213,10 +204,6 @@ class ChunkMap:
             alive()
             time.sleep(POLL_SECONDS)
         return time.monotonic() - began
-
-    def _state(self) -> int:
-        state: int = struct.unpack_from("<I", self._map, _STATE_AT)[0]
-        return state
 
 
 def boot_id() -> str:

@@ -86,11 +86,14 @@ def counting(names: Collection[str], places: Mapping[str, str] | None) -> list[s
     return [name for name in found if not (is_variant(name) or is_native(name))]
 
 
-def check_checkpoint(folder: Path) -> dict[str, Header]:
+def check_checkpoint(folder: Path, sizes: Mapping[str, int] | None = None) -> dict[str, Header]:
     """The headers of the safetensors files that make up the checkpoint, by file name.
 
     With an index those are the files it names, each holding exactly the tensors it says. Files that do not
     count are left alone (some repositories carry a second copy): see :func:`counting`.
+
+    Args:
+        sizes: bytes of the whole files by name, where the folder holds their beginnings alone.
 
     Raises:
         WeightsError: a file is missing or damaged, or the index is not true; names file and tensor.
@@ -98,7 +101,7 @@ def check_checkpoint(folder: Path) -> dict[str, Header]:
     index = folder / INDEX
     places = places_of(index.read_bytes(), str(index)) if index.is_file() else None
     names = counting([file.name for file in folder.glob("*.safetensors")], places)
-    headers = {name: _header(folder / name, places is not None) for name in names}
+    headers = {name: _header(folder / name, sizes, places is not None) for name in names}
     compare(str(folder), places, headers)
     return headers
 
@@ -141,10 +144,10 @@ def compare(folder: str, places: Mapping[str, str] | None, headers: Mapping[str,
         raise WeightsError(f"{folder}/{file}: tensor {tensor!r} is not in {INDEX}, or elsewhere in it")
 
 
-def _header(file: Path, indexed: bool) -> Header:
+def _header(file: Path, sizes: Mapping[str, int] | None, indexed: bool) -> Header:
     try:
-        return read_header(file)
-    except FileNotFoundError:
+        return read_header(file, None if sizes is None else sizes[file.name])
+    except (FileNotFoundError, KeyError):
         reason = f"missing, though {INDEX} names it" if indexed else "missing"
         raise WeightsError(f"{file}: {reason}") from None
     except OSError as error:

@@ -47,12 +47,14 @@ class Header:
     """A checked header. ``tensors`` are in the order of their data, which begins at byte ``data_start``."""
 
     tensors: tuple[TensorInfo, ...]
-    metadata: dict[str, str]
     data_start: int
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path, size: int | None = None) -> Header:
     """The header of a file, checked against the file's size; reads nothing of the data.
+
+    Args:
+        size: bytes of the whole file, where ``path`` holds its beginning alone.
 
     Raises:
         WeightsError: it is not a sound safetensors file; says which tensor, and why.
@@ -62,7 +64,7 @@ def read_header(path: Path) -> Header:
         start = file.read(8)
         length = int.from_bytes(start, "little")
         text = file.read(length) if len(start) == 8 and length <= HEADER_LIMIT else b""
-    return parse_header(start + text, path.stat().st_size, file=str(path))
+    return parse_header(start + text, path.stat().st_size if size is None else size, file=str(path))
 
 
 def parse_header(start: bytes, size: int, *, file: str) -> Header:
@@ -78,7 +80,7 @@ def parse_header(start: bytes, size: int, *, file: str) -> Header:
     problems = _Problems(file)
     text = _text(start, size, problems)
     values = _json(text, problems)
-    metadata = _metadata(values.pop(_METADATA, {}), problems)
+    _check_metadata(values.pop(_METADATA, {}), problems)
     tensors = tuple(
         sorted(
             (_tensor(name, value, problems) for name, value in values.items()),
@@ -87,7 +89,7 @@ def parse_header(start: bytes, size: int, *, file: str) -> Header:
     )
     data_start = 8 + len(text)
     _cover(tensors, size - data_start, problems)
-    return Header(tensors=tensors, metadata=metadata, data_start=data_start)
+    return Header(tensors=tensors, data_start=data_start)
 
 
 class _Problems:
@@ -148,10 +150,9 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON")
 
 
-def _metadata(value: Any, problems: _Problems) -> dict[str, str]:
+def _check_metadata(value: Any, problems: _Problems) -> None:
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         problems.refuse(f"{_METADATA} is not an object of strings")
-    return value
 
 
 def _tensor(name: str, value: Any, problems: _Problems) -> TensorInfo:

@@ -140,7 +140,8 @@ def test_row_04_tensors_that_are_not_aligned_are_copied_and_counted(
     assert found["head"].data_ptr() % 4 == 0
     assert found["four"].numpy().tobytes() == b"abcd"
     assert found["embed"].dtype is torch.float32
-    assert (weights.stats.copied, weights.stats.tensors) == (1, 3)
+    assert weights.stats.copied == 1
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize(

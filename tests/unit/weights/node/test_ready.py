@@ -51,7 +51,6 @@ def digest(number: int) -> bytes:
 def test_a_new_map_says_that_nothing_is_there(reader: ChunkMap) -> None:
     assert reader.chunks == CHUNKS
     assert reader.marks == bytes(CHUNKS)
-    assert not reader.whole
     assert reader.failure is None
     assert reader.boot == boot_id()
 
@@ -118,14 +117,13 @@ def test_chunks_are_ready_when_all_of_them_are(filler: ChunkMap, reader: ChunkMa
 
 def test_another_process_sees_it(filler: ChunkMap, path: Path) -> None:
     filler.mark(7, digest(7))
-    filler.finish()
     code = (
         "import sys; from pathlib import Path; from dray.weights.node.ready import ChunkMap\n"
         "found = ChunkMap(Path(sys.argv[1]), writable=False)\n"
-        "print(found.marks.index(1), found.digest(7)[-1], found.whole)"
+        "print(found.marks.index(1), found.digest(7)[-1])"
     )
     said = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
-    assert said.stdout.split() == ["7", "7", "True"], said.stderr
+    assert said.stdout.split() == ["7", "7"], said.stderr
 
 
 def _failure(there: ChunkMap) -> str | None:
@@ -172,12 +170,6 @@ def test_a_reason_is_told_as_far_as_it_fits(filler: ChunkMap, reader: ChunkMap, 
     assert reader.failure is not None
     assert text.startswith(reader.failure)
     assert len(reader.failure.encode()) > min(len(text.encode()), 2040) - 1
-
-
-def test_a_failure_is_none_once_it_is_whole(filler: ChunkMap, reader: ChunkMap) -> None:
-    filler.finish()
-    assert reader.whole
-    assert reader.failure is None
 
 
 def test_the_span_is_from_the_begin_to_the_latest_mark(filler: ChunkMap, reader: ChunkMap) -> None:

@@ -65,7 +65,6 @@ def test_tensors_come_in_the_order_of_their_data() -> None:
     header = parse_header(SOUND, len(SOUND), file="f")
     assert [tensor.name for tensor in header.tensors] == ["a", "b", "scalar", "empty", "é"]
     assert (header.tensors[1].dtype, header.tensors[1].shape) == ("F32", (2, 3))
-    assert header.metadata == {"format": "pt"}
     assert header.data_start == len(SOUND) - 38
     assert _reference_takes(SOUND)
 
