@@ -19,6 +19,7 @@ from typing import Any, Literal
 import orjson
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.renderers.params import TokenizeParams
 
 from dray.engine.vllm_adapter.errors import is_the_engines
 from dray.kinds import LENGTH_FIELDS, Kind
@@ -46,6 +47,25 @@ class _Completion(CompletionRequest):  # type: ignore[misc]  # vLLM has no types
 
     def build_tok_params(self, model_config: Any) -> Any:
         return replace(super().build_tok_params(model_config), max_total_tokens=None)
+
+
+class SpecialKept(TokenizeParams):  # type: ignore[misc]  # vLLM has no types
+    """How vLLM makes tokens of a prompt of a pooling model; where it cuts them, the special token stays.
+
+    vLLM's own cut of the begin drops the token that a model with CLS pooling reads.
+    """
+
+    @classmethod
+    def of(cls, params: Any) -> SpecialKept:
+        """As ``params`` say, but for the cut."""
+        return cls(**vars(params))
+
+    def _token_truncation(self, tokenizer: Any, tokens: Any) -> Any:
+        cut = super()._token_truncation(tokenizer, tokens)
+        if tokenizer is None or not isinstance(tokens, list):
+            return cut
+        side: Side = "head" if (self.truncation_side or tokenizer.truncation_side) == "left" else "tail"
+        return _cut_tokens(tokens, len(cut), side, set(tokenizer.all_special_ids))
 
 
 class Fitter:

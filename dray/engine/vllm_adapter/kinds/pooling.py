@@ -20,6 +20,7 @@ from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions
 from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.media.images import media_of
 from dray.engine.vllm_adapter.media.rendering import RenderThreads
+from dray.engine.vllm_adapter.overflow import SpecialKept
 from dray.errors import RequestRefused
 from dray.kinds import EngineKind
 from dray.requests.media.medium import IMAGES
@@ -144,13 +145,17 @@ class PoolingServing(ABC):
 
     async def _cut(self, body: Any, processor: Any) -> tuple[Any, Overflow] | None:
         """The prompts of a row that does not fit, cut by vLLM; None where that cannot be done."""
+
+        def cut(context: Any, number: int, part: Any) -> Any:
+            return processor.render({**part, "tok_params": SpecialKept.of(part["tok_params"])})
+
         body.truncate_prompt_tokens = -1
         if self._overflow == "cut-head":
             body.truncation_side = "left"
         elif self._client.renderer.tokenizer.truncation_side != "right":
-            body.truncation_side = "right"  # its own keeps the special token at the end
+            body.truncation_side = "right"  # its own keeps all special tokens at the end
         done: Any = self._overflow
-        return await self._prepare(body, processor), Overflow(done=done)
+        return await self._prepare(body, processor, cut), Overflow(done=done)
 
     def _processor(self, body: Any) -> Any:
         return self._serving.get_io_processor(body)

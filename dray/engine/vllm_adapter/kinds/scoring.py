@@ -20,6 +20,7 @@ from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import is_the_engines, is_too_long
 from dray.engine.vllm_adapter.kinds.pooling import PoolingServing, classifies
 from dray.engine.vllm_adapter.media.rendering import RenderThreads
+from dray.engine.vllm_adapter.overflow import SpecialKept
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import KINDS, SCORING
 from dray.kinds.scoring import FORMS, Form, form_of
@@ -153,7 +154,8 @@ class ScoringServing(PoolingServing):
             if number < (context.n_queries or 0):  # a query stays whole, and so does what holds all documents
                 raise
             side = "right" if processor.tokenizer.truncation_side != "right" else None
-            cut = replace(part["tok_params"], truncate_prompt_tokens=-1, truncation_side=side)
+            whole = SpecialKept.of(part["tok_params"])
+            cut = replace(whole, truncate_prompt_tokens=-1, truncation_side=side)
             return processor.render({**part, "tok_params": cut})
 
     def _cut_pair(self, processor: Any, part: Any, error: VLLMValidationError) -> Any:
