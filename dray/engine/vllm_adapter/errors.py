@@ -39,6 +39,12 @@ def refusal_of(error: BaseException, body: dict[str, Any]) -> RequestRefused:
     """The refusal that an exception from reading, submitting or running ``body`` stands for."""
     if isinstance(error, RequestRefused):
         return error
+    if _is_panic(error):
+        return RequestRefused(
+            "request_too_large",
+            "the tokenizer gave up on a text of this row (PanicException); a very long run of spaces, or of "
+            "other characters of one sort, does that: shorten it",
+        )
     if isinstance(error, ValidationError):
         return _of_validation(error, body)
     if isinstance(error, GenerationError):
@@ -58,10 +64,17 @@ def refusal_of(error: BaseException, body: dict[str, Any]) -> RequestRefused:
 
 def is_the_engines(error: BaseException) -> bool:
     """Whether the engine, or its machine, is at its end: no body is to blame for that."""
+    if not isinstance(error, Exception):
+        return not _is_panic(error)
     if isinstance(error, OSError):
         return error.errno in _AT_ITS_END
     no_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
     return no_thread or isinstance(error, MemoryError | VllmDeadError | EngineDeadError)
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether code in Rust gave up, as a tokenizer does: pyo3's class for that is no ``Exception``."""
+    return type(error).__name__ == "PanicException"
 
 
 def is_too_long(error: Exception) -> bool:

@@ -152,7 +152,7 @@ class Flights:
             self._by_key[flight.key] = flight
             self._parked.setdefault(pending.key, []).append(flight)
             return
-        except Exception as error:  # the seam: everything a body can provoke is a verdict on its row
+        except BaseException as error:  # the seam: everything a body can provoke is a verdict on its row
             if is_the_engines(error):
                 raise
             raise self._named(refusal_of(error, flight.request.body)) from None

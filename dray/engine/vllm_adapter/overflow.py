@@ -86,7 +86,7 @@ class Fitter:
         """The body to be asked, and what was done to it; the same body where it fits, or cannot be helped."""
         try:
             return await self._fit(url, body)
-        except Exception as error:  # whatever is wrong with a body, vLLM says when it is asked
+        except BaseException as error:  # whatever is wrong with a body, vLLM says when it is asked
             if is_the_engines(error):
                 raise
             return body, None

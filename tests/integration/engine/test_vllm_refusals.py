@@ -412,6 +412,28 @@ def test_an_answer_that_json_cannot_hold_refuses_its_row(
     assert not generation.engine._flights._by_key
 
 
+def test_a_panic_of_the_tokenizer_costs_its_row_only(
+    generation: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its expressions give up on megabytes of spaces, and pyo3's class for a panic is no ``Exception``."""
+    from tokenizers import Regex, pre_tokenizers
+
+    serve = generation.engine._serve
+    splits = pre_tokenizers.Split(Regex(r"\s*[\r\n]+|\s+"), behavior="isolated")
+    real = serve._served[Kind.CHAT.url]
+
+    async def give_up(*_: Any) -> Any:
+        splits.pre_tokenize_str(" " * 12_000_000 + "a")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(serve._fitter, "_fit", give_up)
+        assert generation.one(chat()).response, "what measures a row says nothing of it"
+        patch.setitem(serve._served, Kind.CHAT.url, real._replace(create=give_up))
+        refused, answered = generation.run([chat(), completion()])
+    assert refused.error_code == "request_too_large"
+    assert answered.response
+
+
 def test_no_row_is_blamed_for_the_engines_end() -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -422,6 +444,7 @@ def test_no_row_is_blamed_for_the_engines_end() -> None:
         assert is_the_engines(error)
     for error in (broken, RuntimeError("shape"), ValueError("top_p"), TypeError(), KeyError("a")):
         assert not is_the_engines(error)
+    assert is_the_engines(SystemExit())
 
 
 def test_other_errors_of_generation_have_their_own_code() -> None:
