@@ -15,7 +15,7 @@ import pytest
 from dray.kinds import Kind, Overflow
 from dray.requests.model import Outcome
 from tests.support.engines import Runner, embedding_spec, generation_spec, lines, running
-from tests.support.seeing_model import as_url, asking, blank, photograph, picture, write_seeing_model
+from tests.support.seeing_model import SIDE, as_url, asking, blank, photograph, picture, write_seeing_model
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -211,6 +211,21 @@ def test_what_is_no_image_is_an_error_row_of_its_own(
     assert good.response is not None
 
 
+def test_the_images_of_a_row_are_counted_before_they_are_decoded(
+    seeing: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 images of 179 million pixels were decoded, and all kept, before the first was made smaller."""
+    from dray.engine.vllm_adapter.media import decoded
+
+    monkeypatch.setattr(decoded, "ROW_BYTES", 2 * 3 * 40 * 30)
+    files = [picture(number, size=(40, 30)) for number in range(3)]
+    rows = [asking(*files[:2], "x"), asking(*files, "x"), asking(files[2], "x"), asking(blank(60, 60), "x")]
+    two, three, one, large = seeing.run(rows)
+    assert two.response and one.response
+    assert (three.error_code, large.error_code) == ("request_too_large", "request_too_large")
+    assert (three.error_message or "").startswith("the row's images have over 7,200 bytes once")
+
+
 @pytest.mark.parametrize(
     "part",
     [
@@ -229,7 +244,7 @@ def test_other_media_and_other_forms_are_refused(seeing: Runner, part: dict[str,
 
 
 @pytest.mark.heavy
-def test_embeddings_are_of_images_too(seeing_model: Path) -> None:
+def test_embeddings_are_of_images_too(seeing_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def row(*parts: str | bytes) -> dict[str, Any]:
         return {"messages": asking(*parts)["messages"]}
 
@@ -239,6 +254,8 @@ def test_embeddings_are_of_images_too(seeing_model: Path) -> None:
     spec = replace(embedding_spec(seeing_model), arguments=APART)
     with running(spec) as runner:
         found = runner.run([one, other, one, several, elsewhere, {"input": "x"}], Kind.EMBEDDING)
+        monkeypatch.setattr("dray.engine.vllm_adapter.media.decoded.ROW_BYTES", 3 * (3 * SIDE) ** 2)
+        assert all(row.response for row in runner.run([one] * 9, Kind.EMBEDDING)), "each has its own count"
     first, second, again, both, refused, text = [vectors(outcome) for outcome in found]
     assert first == again != second
     assert both == first + second

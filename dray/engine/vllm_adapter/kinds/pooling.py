@@ -18,6 +18,7 @@ from dray.engine.vllm_adapter.errors import is_too_long
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
 from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions
 from dray.engine.vllm_adapter.lora import adapter_of
+from dray.engine.vllm_adapter.media.decoded import begin_row
 from dray.engine.vllm_adapter.media.images import media_of
 from dray.engine.vllm_adapter.media.rendering import RenderThreads
 from dray.engine.vllm_adapter.overflow import SpecialKept
@@ -162,6 +163,7 @@ class PoolingServing(ABC):
 
     async def _prepare(self, body: Any, processor: Any, render: Render | None = None) -> Any:
         """vLLM's context for this request, with its prompts rendered."""
+        begin_row()
         context = await self._serving._init_ctx(processor, body)
         parts = processor.get_request_factory_online(context)
         context.engine_inputs = [

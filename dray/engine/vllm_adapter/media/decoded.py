@@ -12,7 +12,7 @@ from dray.errors import RequestRefused
 from dray.requests.media.medium import Medium
 
 ROW_BYTES = 1 << 30
-"""What the sounds of one row may have together once decoded; and the frames of its videos."""
+"""What the images of one row may have together once decoded; its sounds; and the frames of its videos."""
 
 _row = threading.local()
 

@@ -60,7 +60,7 @@ class ImageSettings:
         return cls(threads=threads, gigabytes=gigabytes, cores=frozenset(cores))
 
     def prepare(self, renderer: Any, model_config: Any) -> None:
-        """Have a renderer take the formats above alone, and keep what it makes of images.
+        """Have a renderer take the formats above alone, count pixels, and keep what it makes of images.
 
         The engine's core has started by then, without a list of its own.
         """
@@ -69,8 +69,10 @@ class ImageSettings:
         from vllm.multimodal import image
 
         from dray.engine.vllm_adapter.media.image_cache import RowCache
+        from dray.engine.vllm_adapter.media.image_reader import count_images
 
         image.ALLOWED_IMAGE_FORMATS = tuple(one for one in image.ALLOWED_IMAGE_FORMATS if one in FORMATS)
+        count_images()
         tell_once(_TOLD_EACH_TIME)  # of its threads, twice for each image
         if not self.gigabytes:
             return

@@ -19,6 +19,7 @@ from typing import Any
 from PIL import Image
 from vllm import envs
 from vllm.multimodal.media import connector, video
+from vllm.multimodal.media.image import ImageMediaIO
 from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 from vllm.multimodal.video_decoders import opencv, resolve_video_backend_kwargs
 
@@ -130,6 +131,8 @@ class _Videos(video.VideoMediaIO):  # type: ignore[misc]  # vLLM has no types
         super().__init__(*args, **options)
         loader: Any = type(vars(self)["video_loader"])
         self.video_loader = _measured(loader)()
+        # Of frames in the row itself: they are counted here, and not with the row's images.
+        self.image_io = ImageMediaIO(self.image_io.image_mode, **self.image_io.kwargs)
 
     def load_base64(self, media_type: str, data: str) -> Any:
         """The frames, and what is known of them.
