@@ -33,6 +33,22 @@ _RAY = (
 )
 
 
+_TRACES = (
+    "vLLM writes traces from statistics of every request in every step, which dray leaves out; leave it out: "
+    "the report says what the rows took"
+)
+
+
+def refuse_traces(arguments: Mapping[str, Any]) -> None:
+    """Refuse traces: with their endpoint, and no statistics, vLLM ends at the first row that finishes.
+
+    Raises:
+        ConfigError: says so.
+    """
+    if arguments.get("otlp_traces_endpoint") is not None:
+        raise ConfigError(f"otlp_traces_endpoint: {_TRACES}")
+
+
 def refuse_spread(arguments: Mapping[str, Any]) -> None:
     """Refuse engine arguments that spread one engine over more than its replica: its start would hang.
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from dray.engine import chat_template
 from dray.engine.adapter_folder import Adapter
 from dray.engine.adapters import ARGUMENT as ADAPTERS
-from dray.engine.argument_policy import refuse_spread, refuse_unsafe
+from dray.engine.argument_policy import refuse_spread, refuse_traces, refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.core import choice as core_choice
@@ -116,6 +116,7 @@ def engine_arguments(
     """
     refuse_unsafe(spec.arguments)
     refuse_spread(spec.arguments)
+    refuse_traces(spec.arguments)
     from vllm.engine.arg_utils import EngineArgs
 
     given = {name: value for name, value in spec.arguments.items() if name not in SERVING_OPTIONS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.adapters import adapters_of, rank_for
-from dray.engine.argument_policy import refuse_spread, refuse_unsafe
+from dray.engine.argument_policy import refuse_spread, refuse_traces, refuse_unsafe
 from dray.engine.chat_template import with_template_text
 from dray.engine.decoders import refuse_without_libraries
 from dray.engine.ranks import refuse_on_this_machine
@@ -53,6 +53,7 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
         return
     refuse_unsafe(arguments)
     refuse_spread(arguments)
+    refuse_traces(arguments)
     if local:
         refuse_on_this_machine(arguments)
     with_template_text(arguments)  # the driver reads it, for replicas on any node

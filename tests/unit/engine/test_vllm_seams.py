@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from dray.engine import EngineSpec
 from dray.engine.redaction import without_quotes
-from dray.engine.vllm_adapter.arguments import ENVIRONMENT, _cache_bytes, prepare_environment, runs_eagerly
+from dray.engine.vllm_adapter.arguments import (
+    ENVIRONMENT,
+    _cache_bytes,
+    engine_arguments,
+    prepare_environment,
+    runs_eagerly,
+)
 from dray.engine.vllm_adapter.core.apart import CoreLine
 from dray.engine.vllm_adapter.core.process import LastWords
 from dray.engine.vllm_adapter.engine import VllmEngine
@@ -43,6 +49,12 @@ def test_without_vllm_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ConfigError, match=r"dray\[gpu\] or dray\[cpu\]"):
         VllmEngine(spec())
+
+
+def test_traces_are_refused_before_an_engine_starts() -> None:
+    """vLLM writes them from statistics that dray leaves out, and ended at the first row that finished."""
+    with pytest.raises(ConfigError, match=r"otlp_traces_endpoint.*leave it out"):
+        engine_arguments(spec(otlp_traces_endpoint="grpc://traces:4317"), {}, cpu=True)
 
 
 def test_a_failing_step_means_a_dead_engine() -> None:
