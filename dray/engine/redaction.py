@@ -19,7 +19,8 @@ def without_quotes(message: str, body: dict[str, Any]) -> str:
     escaped form of ``repr``.
     """
     windows = {message[start : start + _WINDOW] for start in range(len(message) - _WINDOW + 1)}
-    for text in _texts(body):
+    for whole in texts_in(body):
+        text = whole[:_OF_A_FILE] if is_base64(whole) else whole
         for form in dict.fromkeys((text, repr(text)[1:-1])):
             if len(form) >= _SHORTEST_QUOTE and form in message:
                 message = message.replace(form, "...")
@@ -42,13 +43,13 @@ def _without_stretch(message: str, text: str, start: int) -> str:
     return f"{message[:first]}...{message[last:]}"
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
     """Every text in ``value``, longest nesting included: bodies may nest deeper than Python recurses."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
         if isinstance(part, str):
-            yield part[:_OF_A_FILE] if is_base64(part) else part
+            yield part
         elif isinstance(part, dict):
             waiting.extend(part.values())
         elif isinstance(part, list):

@@ -434,6 +434,15 @@ def test_a_panic_of_the_tokenizer_costs_its_row_only(
     assert answered.response
 
 
+def test_chats_of_gpt_oss_hold_no_long_run(generation: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokenizer would hold the replica for minutes. Completions go through another one."""
+    long = f"{' ' * 20_001}help"
+    monkeypatch.setattr(generation.engine._serve, "_is_harmony", True)
+    chats = generation.run([says(long), chat()])
+    assert [row.error_code for row in chats] == ["request_too_large", None]
+    assert generation.one(completion(prompt=long)).error_code == "context_length_exceeded"
+
+
 def test_no_row_is_blamed_for_the_engines_end() -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 

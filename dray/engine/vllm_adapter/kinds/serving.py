@@ -38,6 +38,7 @@ from dray.engine.vllm_adapter.fields import (
 from dray.engine.vllm_adapter.kinds.response import Responses, dumped_response
 from dray.engine.vllm_adapter.kinds.response_overflow import ResponseFitter
 from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions, parser_options
+from dray.engine.vllm_adapter.long_runs import refuse_long_runs
 from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.media.images import media_of
 from dray.engine.vllm_adapter.media.rendering import RenderThreads, files_in
@@ -185,6 +186,7 @@ class GenerationServing:
         # vLLM takes an adapter of the name "text" for that of all texts, and gives it to rows without any.
         self._chat._get_active_default_mm_loras = lambda request: None
         self._style = client.vllm_config.structured_outputs_config
+        self._is_harmony = client.model_config.hf_config.model_type == "gpt_oss"
         self._fitter = Fitter(spec.overflow, renderer, client.model_config)
         response_fitter = ResponseFitter(spec.overflow, renderer, client.model_config)
         self._fitters = {Kind.RESPONSE.url: response_fitter}
@@ -214,6 +216,8 @@ class GenerationServing:
         refuse_unusable(asked, self._only_name, self._adapters, media=self._media)
         refuse_other_engines(request, GENERATION)
         refuse_other_style(request.body, self._style)
+        if self._is_harmony and request.url == Kind.CHAT.url:  # its completions take another tokenizer
+            refuse_long_runs(request.body)
         files = files_in(request) if self._media else ()
         for held in media_in(request.url, request.body) if self._lacking else ():
             if lacking := self._lacking.get(held.medium):
