@@ -134,6 +134,33 @@ def test_a_million_token_ids_are_refused_without_a_fault_for_each(
     assert embedding.one({"input": [5, 6, 7]}, Kind.EMBEDDING).response
 
 
+def test_a_vector_that_is_no_number_is_an_error_row(
+    embedding: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stored as an answer, a list of null."""
+    import torch
+
+    serve = embedding.engine._serve
+    encode = serve._client.encode
+
+    def broken(prompt: Any, *args: Any, **options: Any) -> Any:
+        ticket = encode(prompt, *args, **options)
+
+        async def landed() -> Any:
+            output = await ticket
+            if output.prompt_token_ids == [7]:
+                output.outputs.data = torch.full_like(output.outputs.data, torch.nan)
+            return output
+
+        return landed()
+
+    monkeypatch.setattr(serve._client, "encode", broken)
+    bodies = [{"input": [7], "encoding_format": form} for form in ("float", "base64")]
+    *lost, fine = embedding.run([*bodies, {"input": [8]}], Kind.EMBEDDING)
+    assert [one.error_code for one in lost] == ["invalid_response"] * 2
+    assert fine.response
+
+
 def test_a_template_of_the_engine_arguments_is_read_from_its_file(
     lively_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
