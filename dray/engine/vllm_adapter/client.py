@@ -20,7 +20,7 @@ from dray.engine.vllm_adapter.core.timings import Timings, Waits
 from dray.engine.vllm_adapter.grammars import grammar_of
 from dray.engine.vllm_adapter.media.decoded import begin_row
 from dray.engine.vllm_adapter.media.images import ImageSettings
-from dray.errors import EngineDeadError
+from dray.errors import EngineDeadError, RequestRefused
 
 T = TypeVar("T")
 
@@ -98,8 +98,10 @@ class StepClient:
 
         Raises:
             GrammarPending: it is not known yet whether the engine may compile the row's grammar.
-            RequestRefused: it may not.
+            RequestRefused: it may not, or vLLM's asynchronous engine would refuse the row.
         """
+        if sampling_params.prompt_logprobs and self.vllm_config.cache_config.kv_sharing_fast_prefill:
+            raise _wrong_logprobs()
         grammar = grammar_of(sampling_params.structured_outputs) if self.grammars is not None else None
         if self.grammars is not None and grammar is not None:
             self.grammars.require(grammar)
@@ -153,6 +155,14 @@ class StepClient:
             self.tickets.pop(ticket.engine_id, None)
             self._timings.forget(ticket.core_id)
         self.engine.abort_request([ticket.engine_id for ticket in tickets])
+
+
+def _wrong_logprobs() -> RequestRefused:
+    return RequestRefused(
+        "unsupported_field",
+        "`prompt_logprobs`, or `logprobs` with `echo`, cannot be honoured: vLLM gets them wrong with the "
+        "engine argument kv_sharing_fast_prefill; leave one of them out",
+    )
 
 
 def drive_without_event_loop(client: StepClient) -> None:

@@ -443,6 +443,17 @@ def test_chats_of_gpt_oss_hold_no_long_run(generation: Runner, monkeypatch: pyte
     assert generation.one(completion(prompt=long)).error_code == "context_length_exceeded"
 
 
+def test_logprobs_that_vllm_would_get_wrong_are_refused(
+    generation: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its asynchronous engine does."""
+    monkeypatch.setattr(generation.engine._client.vllm_config.cache_config, "kv_sharing_fast_prefill", True)
+    outcomes = generation.run(
+        [completion(prompt_logprobs=1), completion(echo=True, logprobs=1), completion()]
+    )
+    assert [one.error_code for one in outcomes] == ["unsupported_field", "unsupported_field", None]
+
+
 def test_no_row_is_blamed_for_the_engines_end() -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
