@@ -9,6 +9,8 @@ from importlib import import_module
 from dray.errors import ConfigError
 from dray.imports import lasting_imports
 
+_LONGEST_REASON = 300  # characters of what the import said: a library's name and path
+
 
 def import_vllm(modules: Iterable[str], *, eager_on_cpu: bool) -> bool:
     """Import vLLM and these modules, and say whether it runs on CPU.
@@ -16,7 +18,7 @@ def import_vllm(modules: Iterable[str], *, eager_on_cpu: bool) -> bool:
     ``eager_on_cpu``: nothing is compiled at run time if it does.
 
     Raises:
-        ConfigError: vLLM is not installed.
+        ConfigError: vLLM is not installed, or its installation does not work here.
     """
     try:
         with lasting_imports():
@@ -30,7 +32,15 @@ def import_vllm(modules: Iterable[str], *, eager_on_cpu: bool) -> bool:
             for module in modules:
                 import_module(module)
     except ImportError as error:
-        raise ConfigError(
-            f"vLLM cannot be imported ({error.name or 'unknown module'}): install dray[gpu] or dray[cpu]"
-        ) from error
+        raise ConfigError(_told(error)) from error
     return cpu
+
+
+def _told(error: ImportError) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name == "vllm":
+        return "vLLM is not installed: install dray[gpu] or dray[cpu]"
+    said = str(error).partition("\n")[0][:_LONGEST_REASON]
+    return (
+        f"vLLM is installed and cannot be imported ({said or type(error).__name__}): its installation is "
+        "incomplete, or made for another machine; install dray[gpu] or dray[cpu] anew"
+    )

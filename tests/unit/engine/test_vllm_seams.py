@@ -24,6 +24,7 @@ from dray.engine.vllm_adapter.arguments import (
 from dray.engine.vllm_adapter.core.apart import CoreLine
 from dray.engine.vllm_adapter.core.process import LastWords
 from dray.engine.vllm_adapter.engine import VllmEngine
+from dray.engine.vllm_adapter.imports import import_vllm
 from dray.errors import ConfigError, EngineDeadError
 from dray.failures.signs import out_of_memory
 from dray.kinds import Kind
@@ -49,6 +50,15 @@ def test_without_vllm_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ConfigError, match=r"dray\[gpu\] or dray\[cpu\]"):
         VllmEngine(spec())
+
+
+def test_an_installation_that_does_not_work_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise ImportError("libcudart.so.13: cannot open shared object file\nmore", name="vllm._C")
+
+    monkeypatch.setattr("dray.engine.vllm_adapter.imports.import_module", broken)
+    with pytest.raises(ConfigError, match=r"is installed.*\(libcudart.so.13: cannot open shared object"):
+        import_vllm((), eager_on_cpu=False)
 
 
 def test_traces_are_refused_before_an_engine_starts() -> None:
