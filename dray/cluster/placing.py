@@ -16,13 +16,13 @@ from dray.cluster.asking import (
     replicas_on,
     replicas_over,
     runs_on_gpus,
-    vllm_build,
 )
 from dray.cluster.base import ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
 from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import nodes_of, ranks_of
 from dray.errors import EngineStartError
+from dray.machine import vllm_build
 
 _NODE_LABEL = "ray.io/node-id"
 _USUAL_GPUS = 8.0  # of a node

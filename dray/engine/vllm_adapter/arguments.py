@@ -96,6 +96,8 @@ def prepare_environment(spec: EngineSpec) -> None:
     """Set what vLLM reads at import. A value that the user set stays."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if spec.gpus == 0:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves the node's GPUs visible to who asked for none
     if spec.weights is not None or Path(spec.model).is_dir():
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

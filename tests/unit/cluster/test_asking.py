@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dray import machine
 from dray.cluster import asking
 from dray.cluster.asking import ReplicaResources, ask_of, replicas_over, runs_on_gpus, unused_gpus
 from dray.cluster.base import ClusterInfo, Node, NodeType
@@ -21,7 +22,6 @@ from dray.requests import Kind
 pytestmark = pytest.mark.unit
 
 VLLM = EngineSpec(name="vllm", model="m", kind=Kind.CHAT)
-_VLLM_BUILD = asking.vllm_build  # the others tell what is installed
 TWO_RANKS = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, arguments={"tensor_parallel_size": 2})
 SIMULATED = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
 
@@ -185,8 +185,8 @@ def test_the_build_is_known_from_the_package_that_is_installed(
             raise PackageNotFoundError(name)
         return installed[name]
 
-    monkeypatch.setattr(asking, "version", version)
-    assert _VLLM_BUILD() == build
+    monkeypatch.setattr(machine, "version", version)
+    assert machine.vllm_build() == build
 
 
 @pytest.mark.parametrize(

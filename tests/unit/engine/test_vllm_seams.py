@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from dray.engine.vllm_adapter.arguments import (
     prepare_environment,
     runs_eagerly,
 )
+from dray.engine.vllm_adapter.core import choice
 from dray.engine.vllm_adapter.core.apart import CoreLine
 from dray.engine.vllm_adapter.core.process import LastWords
 from dray.engine.vllm_adapter.engine import VllmEngine
@@ -110,6 +112,33 @@ def test_the_environment_of_the_user_stays(
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
     assert os.environ["HF_HUB_OFFLINE"] == "1", "a local folder needs no hub"
+
+
+def test_a_replica_without_gpus_sees_none(environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray hides none from it: its engine took the first GPU of the node, which is another replica's."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    prepare_environment(spec())
+    prepare_environment(replace(spec(), gpus=0.5))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    prepare_environment(replace(spec(), gpus=0.0))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(
+    ("build", "visible", "apart"),
+    [("gpu", None, True), ("gpu", "0", True), (None, None, True), ("gpu", "", False), ("cpu", None, False)],
+)
+def test_the_core_has_a_process_where_vllm_computes_on_a_device(
+    build: str | None, visible: str | None, apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's build for CPUs started a second process on machines with GPUs, and ended it."""
+    monkeypatch.setattr(choice, "vllm_build", lambda: build)
+    monkeypatch.setattr(choice, "_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert choice.runs_apart({}) is apart
 
 
 def test_eager_is_the_default_on_cpu_only() -> None:

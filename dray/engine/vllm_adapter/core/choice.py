@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dray.errors import ConfigError
+from dray.machine import vllm_build
 
 ARGUMENT = "engine_core"
 
@@ -63,6 +64,6 @@ def _only_inside(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _has_accelerator() -> bool:
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # as Ray sets it for a replica that asked for no GPU
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or vllm_build() == "cpu":
         return False
     return any(Path(device).exists() for device in _DEVICES)
