@@ -31,7 +31,8 @@ class Ticket:
     def __init__(self, engine_id: str) -> None:
         self.engine_id = engine_id
         self.output: Any = None
-        self.core_id = ""
+        self.has_grammar = False
+        self.core_id = ""  # of the first of its samples
         self.waits = Waits()
         self._taken = False
 
@@ -140,20 +141,25 @@ class StepClient:
         ticket = Ticket(str(self._count))
         processed.request_id = ticket.engine_id
         text = prompt.get("prompt") if isinstance(prompt, dict) else None
-        ticket.core_id = self.engine.add_request(
-            ticket.engine_id, processed, processed.params, prompt_text=text
-        )
-        first = ticket.core_id if getattr(processed.params, "n", 1) == 1 else f"0_{ticket.core_id}"
-        ticket.waits = self._timings.expect(first)
+        ticket.has_grammar = getattr(processed.params, "structured_outputs", None) is not None
+        core_id = self.engine.add_request(ticket.engine_id, processed, processed.params, prompt_text=text)
+        ticket.core_id = core_id if getattr(processed.params, "n", 1) == 1 else f"0_{core_id}"
+        ticket.waits = self._timings.expect(ticket.core_id)
         self.tickets[ticket.engine_id] = ticket
         self.opened.append(ticket)
+        return ticket
+
+    def landed(self, engine_id: str) -> Ticket | None:
+        """The ticket whose output came, with a token or without; None for one that is not awaited."""
+        ticket = self.tickets.pop(engine_id, None)
+        if ticket is not None:
+            self._timings.forget(ticket.core_id)
         return ticket
 
     def abort(self, tickets: list[Ticket]) -> None:
         """Take prompts out of the engine."""
         for ticket in tickets:
-            self.tickets.pop(ticket.engine_id, None)
-            self._timings.forget(ticket.core_id)
+            self.landed(ticket.engine_id)
         self.engine.abort_request([ticket.engine_id for ticket in tickets])
 
 

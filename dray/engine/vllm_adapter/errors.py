@@ -28,15 +28,17 @@ _CODES: dict[str, ErrorCode] = {
 _OF_AN_IMAGE = ("Failed to load image", "Image dimensions", "Only base64 data URLs", "Invalid base64")
 _TOO_SHORT = re.compile(r"The audio\b.*\btoo short\b", re.DOTALL)  # for one piece of a model's encoder
 _AT_ITS_END = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-_CONSTRAINTS = ("response_format", "structured_outputs", "tools", "text")
 # xgrammar's messages carry the time of day, and error rows are the same bytes in every run.
 _SOURCE_LINE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 _OTHER_BACKEND = ' The engine argument structured_outputs_config={"backend": "guidance"} takes more of them.'
 MAX_MESSAGE = 500  # characters; enough for every message of vLLM's own, too little for a prompt
 
 
-def refusal_of(error: BaseException, body: dict[str, Any]) -> RequestRefused:
-    """The refusal that an exception from reading, submitting or running ``body`` stands for."""
+def refusal_of(error: BaseException, body: dict[str, Any], *, has_grammar: bool = False) -> RequestRefused:
+    """The refusal that an exception from reading, submitting or running ``body`` stands for.
+
+    ``has_grammar`` says whether the engine was to hold the answer to a schema or grammar.
+    """
     if isinstance(error, RequestRefused):
         return error
     if _is_panic(error):
@@ -48,7 +50,7 @@ def refusal_of(error: BaseException, body: dict[str, Any]) -> RequestRefused:
     if isinstance(error, ValidationError):
         return _of_validation(error, body)
     if isinstance(error, GenerationError):
-        return _of_generation(body)
+        return _of_generation(has_grammar=has_grammar)
     if isinstance(error, binascii.Error) or type(error).__module__.startswith("PIL."):
         return _no_image()
     if isinstance(error, VLLMClientError) or type(error) is ValueError or _is_template_error(error):
@@ -107,9 +109,9 @@ def _no_image() -> RequestRefused:
     )
 
 
-def _of_generation(body: dict[str, Any]) -> RequestRefused:
-    """A request that vLLM gave up on after it was admitted: in 0.32, a grammar that does not compile."""
-    if any(body.get(name) for name in _CONSTRAINTS):
+def _of_generation(*, has_grammar: bool) -> RequestRefused:
+    """A request that vLLM gave up on after it was admitted: its error says no more than that."""
+    if has_grammar:
         return RequestRefused(
             "invalid_json_schema", "the schema or grammar could not be compiled for this model's tokenizer"
         )

@@ -79,7 +79,7 @@ class Flights:
 
     def land(self, output: Any) -> None:
         """Go on with the row that waited for this output."""
-        ticket = self._client.tickets.pop(output.request_id, None)
+        ticket = self._client.landed(output.request_id)
         flight = self._by_ticket.pop(output.request_id, None)
         if ticket is None or flight is None:
             return
@@ -155,7 +155,8 @@ class Flights:
         except BaseException as error:  # the seam: everything a body can provoke is a verdict on its row
             if is_the_engines(error):
                 raise
-            raise self._named(refusal_of(error, flight.request.body)) from None
+            has_grammar = any(ticket.has_grammar for ticket in flight.tickets)
+            raise self._named(refusal_of(error, flight.request.body, has_grammar=has_grammar)) from None
         flight.awaiting = awaited
         if isinstance(awaited, Rendering):
             self._reading.add(flight, awaited)

@@ -381,6 +381,7 @@ def test_a_grammar_that_fails_inside_the_engine_costs_its_row_only(
         None,
         "invalid_json_schema",
     ]
+    assert not generation.engine._client._timings._waiting, "a row that ends without a token is followed on"
 
 
 def test_an_answer_that_json_cannot_hold_refuses_its_row(
@@ -472,4 +473,6 @@ def test_other_errors_of_generation_have_their_own_code() -> None:
 
     from dray.engine.vllm_adapter.errors import refusal_of
 
-    assert refusal_of(GenerationError(), {"prompt": "a"}).code == "generation_failed"
+    for body in {"prompt": "a"}, {"messages": [], "tools": [{}]}:  # tools alone are no grammar
+        assert refusal_of(GenerationError(), body).code == "generation_failed"
+    assert refusal_of(GenerationError(), {}, has_grammar=True).code == "invalid_json_schema"

@@ -57,6 +57,7 @@ def test_abort_frees_the_engine(generation: Runner) -> None:
     assert not scheduler.running
     assert not scheduler.waiting
     assert not generation.engine._client.tickets
+    assert not generation.engine._client._timings._waiting, "of several answers, one id is followed"
     assert generation.one(long_row(1, tokens=4)).completion_tokens == 4
     replica.feed(session, lines([long_row(1)]), last=True)
     assert replica.status().waiting == 0, "rows that come after the abort are dropped"
