@@ -7,6 +7,13 @@ from copy import copy
 from dray.errors import DrayError, EngineStartError, raised_at
 from dray.failures.signs import out_of_memory
 
+_LONGEST = 800  # characters of an engine's own message
+
+
+def in_one_line(said: str) -> str:
+    """What an engine said, in one line, and not too long."""
+    return " ".join(said.split())[:_LONGEST]
+
 
 def start_error(error: BaseException) -> DrayError:
     """The error of a start as others are told of it: one of dray's as it is, another by class and line."""

@@ -20,6 +20,7 @@ from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.argument_policy import refuse_spread, refuse_traces, refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
+from dray.engine.start_errors import in_one_line
 from dray.engine.vllm_adapter.core import choice as core_choice
 from dray.engine.vllm_adapter.lora import lora_arguments
 from dray.engine.vllm_adapter.media.images import THREADS as IMAGE_THREADS
@@ -52,7 +53,6 @@ ENVIRONMENT = {
 _GIB = 1 << 30
 _MEETING_SECONDS = 1800  # for ranks on several nodes to meet: as long as a replica may take to start
 _CPU_CACHE_LIMIT = 4 * _GIB
-_LONGEST_REASON = 800  # characters of vLLM's own message
 _UNSAFE_ADVICE = "To allow overriding this maximum"  # names a variable that lets a model run past its length
 _NOT_IMPORTED = "failed to be inspected"  # of an architecture: its module cannot be imported
 _TORCHVISION = (
@@ -197,7 +197,7 @@ def refused_arguments() -> Iterator[None]:
             place = ".".join(str(part) for part in problem["loc"])
             said = f"{place}: {problem['msg']}" if place else problem["msg"]
         said = said.partition(_UNSAFE_ADVICE)[0]
-        said = " ".join(said.removeprefix("Value error, ").split())[:_LONGEST_REASON]
+        said = in_one_line(said.removeprefix("Value error, "))
         if _NOT_IMPORTED in said and find_spec("torchvision") is None:
             said += _TORCHVISION
         raise ConfigError(f"vLLM cannot run this model with these engine arguments: {said}") from error

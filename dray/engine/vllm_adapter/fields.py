@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +10,7 @@ from vllm.renderers.chat_utils import has_non_text_content
 from vllm.sampling_params import StructuredOutputsParams
 
 from dray.engine.body_fields import OPENAI_DEFAULTS
+from dray.engine.vllm_adapter.lora import adapter_of
 from dray.errors import RequestRefused
 from dray.kinds import KINDS, EngineKind
 from dray.requests.media.medium import Medium, is_data
@@ -158,12 +159,19 @@ def _holds_media(messages: Any) -> bool:
     return has_non_text_content(messages) or any(map(has_non_text_content, messages))
 
 
-def refuse_unknown(body: Any) -> None:
+def _refuse_unknown(body: Any) -> None:
     """vLLM keeps unknown fields and ignores them; dray takes those alone that could not change an answer."""
     refuse_names(name for name, value in (body.model_extra or {}).items() if not _is_idle(name, value))
     response_format = getattr(body, "response_format", None)
     if response_format is not None and not isinstance(response_format, str):  # a name, for sound
         refuse_names(response_format.model_extra or (), "response_format.")
+
+
+def settle(body: Any, given: dict[str, Any], default: str, adapters: Container[str]) -> None:
+    """Refuse what vLLM would ignore of ``body``, which it read from ``given``, and name its adapter alone."""
+    _refuse_unknown(body)
+    # Checked before; None is the model itself to vLLM, which looks for no adapter then.
+    body.model = adapter_of(given, default, adapters)
 
 
 def _is_idle(name: str, value: Any) -> bool:

@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterable
 from importlib import import_module
 
+from dray.engine.start_errors import in_one_line
 from dray.errors import ConfigError
 from dray.imports import lasting_imports
-
-_LONGEST_REASON = 300  # characters of what the import said: a library's name and path
 
 
 def import_vllm(modules: Iterable[str], *, eager_on_cpu: bool) -> bool:
@@ -39,7 +38,7 @@ def import_vllm(modules: Iterable[str], *, eager_on_cpu: bool) -> bool:
 def _told(error: ImportError) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == "vllm":
         return "vLLM is not installed: install dray[gpu] or dray[cpu]"
-    said = str(error).partition("\n")[0][:_LONGEST_REASON]
+    said = in_one_line(str(error).partition("\n")[0])
     return (
         f"vLLM is installed and cannot be imported ({said or type(error).__name__}): its installation is "
         "incomplete, or made for another machine; install dray[gpu] or dray[cpu] anew"

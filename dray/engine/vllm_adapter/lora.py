@@ -9,12 +9,12 @@ from typing import Any, get_args
 from dray.engine.adapter_folder import Adapter
 from dray.engine.adapters import ARGUMENT, rank_for
 from dray.engine.protocol import EngineSpec
+from dray.engine.start_errors import in_one_line
 from dray.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 16  # adapters in one batch, by default: each has its place in the device's memory
-_LONGEST_REASON = 800  # characters of vLLM's own message
 
 
 def lora_arguments(spec: EngineSpec, adapters: Sequence[Adapter], *, cpu: bool) -> dict[str, Any]:
@@ -94,8 +94,7 @@ def load_adapters(engine: Any, adapters: Sequence[Adapter]) -> dict[str, Any]:
         except Exception as error:  # vLLM raises whatever its parts do; apart, it comes as a plain Exception
             if is_the_engines(error) or "out of memory" in str(error):
                 raise
-            said = " ".join(str(error).split())[:_LONGEST_REASON]
-            raise adapter.says(f"vLLM cannot load it: {said}") from error
+            raise adapter.says(f"vLLM cannot load it: {in_one_line(str(error))}") from error
         found[adapter.name] = request
     if found:
         logger.info("LoRA adapters: %s", ", ".join(map(repr, found)))

@@ -35,18 +35,21 @@ _TRIES = 8
 _KEPT_ROLES = ("system", "developer")
 
 
-class _Chat(ChatCompletionRequest):  # type: ignore[misc]  # vLLM has no types
+class Whole:
+    """A body of vLLM's as long as it is."""
+
+    def build_tok_params(self, model_config: Any) -> Any:
+        """Its own, without a limit."""
+        found = super().build_tok_params(model_config)  # type: ignore[misc]  # of the class beside this one
+        return replace(found, max_total_tokens=None)
+
+
+class _Chat(Whole, ChatCompletionRequest):  # type: ignore[misc]  # vLLM has no types
     """A chat as long as it is."""
 
-    def build_tok_params(self, model_config: Any) -> Any:
-        return replace(super().build_tok_params(model_config), max_total_tokens=None)
 
-
-class _Completion(CompletionRequest):  # type: ignore[misc]  # vLLM has no types
+class _Completion(Whole, CompletionRequest):  # type: ignore[misc]  # vLLM has no types
     """A completion as long as it is."""
-
-    def build_tok_params(self, model_config: Any) -> Any:
-        return replace(super().build_tok_params(model_config), max_total_tokens=None)
 
 
 class SpecialKept(TokenizeParams):  # type: ignore[misc]  # vLLM has no types

@@ -16,9 +16,8 @@ from vllm.renderers.chat_utils import ChatTemplateConfig
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import is_too_long
-from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
+from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unusable, settle
 from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions
-from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.media.decoded import begin_row
 from dray.engine.vllm_adapter.media.images import media_of
 from dray.engine.vllm_adapter.media.rendering import RenderThreads
@@ -97,9 +96,7 @@ class PoolingServing(ABC):
         refuse_other_engines(request, self.engine)
         refuse_unusable(request.body, self._only_name, self._adapters, media=self._media)
         body = self._read(request)
-        refuse_unknown(body)
-        # Checked above; None is the model itself to vLLM, which looks for no adapter then.
-        body.model = adapter_of(request.body, self.model_name, self._adapters)
+        settle(body, request.body, self.model_name, self._adapters)
         if "request_id" not in request.body:
             body.request_id = str(request.index)
         fit = partial(self._fitting, body)

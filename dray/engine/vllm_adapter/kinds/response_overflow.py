@@ -5,21 +5,15 @@ Their items take the place of messages.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
-from dray.engine.vllm_adapter.overflow import Body, Fitter, short
+from dray.engine.vllm_adapter.overflow import Body, Fitter, Whole, short
 from dray.kinds import Kind
 from dray.requests.overflow import Overflow
 
 
-class _Response(ResponsesRequest):  # type: ignore[misc]  # vLLM has no types
+class _Response(Whole, ResponsesRequest):  # type: ignore[misc]  # vLLM has no types
     """A response as long as it is."""
-
-    def build_tok_params(self, model_config: Any) -> Any:
-        return replace(super().build_tok_params(model_config), max_total_tokens=None)
 
 
 class ResponseFitter(Fitter):

@@ -32,14 +32,13 @@ from dray.engine.vllm_adapter.errors import refusal_of_response
 from dray.engine.vllm_adapter.fields import (
     refuse_other_engines,
     refuse_other_style,
-    refuse_unknown,
     refuse_unusable,
+    settle,
 )
 from dray.engine.vllm_adapter.kinds.response import Responses, dumped_response
 from dray.engine.vllm_adapter.kinds.response_overflow import ResponseFitter
 from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions, parser_options
 from dray.engine.vllm_adapter.long_runs import refuse_long_runs
-from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.media.images import media_of
 from dray.engine.vllm_adapter.media.rendering import RenderThreads, files_in
 from dray.engine.vllm_adapter.media.sounds import read_files_alone
@@ -241,9 +240,7 @@ class GenerationServing:
         served = self._served[request.url]
         given, overflow = await fitter.fit(request.url, request.body)
         body = served.read(given)
-        refuse_unknown(body)
-        # Checked before; None is the model itself to vLLM, which looks for no adapter then.
-        body.model = adapter_of(request.body, self.model_name, self._adapters)
+        settle(body, request.body, self.model_name, self._adapters)
         if request.body.get("request_id") is None:
             body.request_id = f"{served.ids}{request.index}"
         return body, overflow

@@ -23,8 +23,7 @@ from dray.engine.decoders import refuse_without_libraries
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient, merge_in_turn
 from dray.engine.vllm_adapter.errors import refusal_of_response
-from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
-from dray.engine.vllm_adapter.lora import adapter_of
+from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unusable, settle
 from dray.engine.vllm_adapter.media.images import tell_once
 from dray.engine.vllm_adapter.media.rendering import RenderThreads
 from dray.engine.vllm_adapter.media.sounds import chunks_of, read_files_alone
@@ -87,9 +86,7 @@ class SpeechServing:
         read, serving, create = self._served[KINDS[request.url].url]
         self._refuse_without_effect(request.body, serving.model_cls)
         body = read.model_validate(dict(request.body))  # vLLM's validators change it
-        refuse_unknown(body)
-        # Checked before; None is the model itself to vLLM, which looks for no adapter then.
-        body.model = adapter_of(request.body, self.model_name, self._adapters)
+        settle(body, request.body, self.model_name, self._adapters)
         answer = await getattr(self._of_row(serving, request.index), create)(body.file_url, body)
         if isinstance(answer, ErrorResponse):
             raise refusal_of_response(answer, request.body)
