@@ -79,7 +79,7 @@ class Ingested:
         return self.shared.read_followers(batch, self.options)
 
     def reused(self, batch: int = 250) -> Iterator[list[Outcome]]:
-        """The rows that an earlier job has answered, likewise."""
+        """The rows that an earlier job has answered, likewise; fewer, where their answers are large."""
         return self.shared.read_reused(batch, self.options)
 
 

@@ -38,7 +38,6 @@ LINE_BYTES = 1 << 34
 """An answer may be far longer than a request."""
 
 _OWN = 1 << 62  # numbers from here on are rows of this job, those below are answers of earlier ones
-_ROWS_ASKED = 256
 _BATCH_ROWS = 256
 _BATCH_BYTES = 8 << 20
 
@@ -60,8 +59,11 @@ class Earlier(Protocol):
     def keyed(self) -> Iterator[tuple[int, bytes]]:
         """All of them: number, and key of the request."""
 
-    def answers(self, numbers: Sequence[int]) -> Mapping[int, Answer]:
-        """Some of them by number; without those of a job that was deleted meanwhile."""
+    def answers(self, numbers: Sequence[int]) -> Mapping[int, Answer | None]:
+        """Some of them by number: the first one at least, and so many more as fit into memory.
+
+        None stands for one of a job that was deleted meanwhile.
+        """
 
 
 class Follower(NamedTuple):
@@ -206,27 +208,37 @@ def _take_out(
             indexes = [index_of(line) for line in batch]
             sources, done = found.partners(indexes), settled.partners(indexes)
             asked = [source for source in sources if source is not None and source < _OWN]
-            answers = _answers(wanted.earlier, asked)
+            answers = _Answers(wanted.earlier, asked)
             for line, source, is_done in zip(batch, sources, done, strict=True):
                 if is_done is not None:
                     keep(None)
                 elif source is not None and source >= _OWN:
                     followers.add(_follower(line, source - _OWN))
                     keep(None)
-                elif source is not None and source in answers:
-                    reused.add(_reused(line, answers[source], wanted.model))
+                elif source is not None and (answer := answers.take(source)) is not None:
+                    reused.add(_reused(line, answer, wanted.model))
                     keep(None)
                 else:  # also where the job with the answer was deleted since
                     keep(line)
     pulse.end()
 
 
-def _answers(earlier: Earlier | None, numbers: Sequence[int]) -> dict[int, Answer]:
-    found: dict[int, Answer] = {}
-    for some in _in_batches(numbers, _ROWS_ASKED):
-        if earlier is not None:
-            found.update(earlier.answers(some))
-    return found
+class _Answers:
+    """Answers of earlier jobs, asked for one after the other: only a page of them is in memory."""
+
+    def __init__(self, earlier: Earlier | None, numbers: Sequence[int]) -> None:
+        self._earlier = earlier
+        self._left = numbers
+        self._page: Mapping[int, Answer | None] = {}
+
+    def take(self, number: int) -> Answer | None:
+        """The next one of ``numbers``; None where its job was deleted."""
+        self._left = self._left[self._left.index(number) :]
+        if self._earlier is not None and number not in self._page:
+            self._page = {}  # not both at once
+            self._page = self._earlier.answers(self._left)
+        self._left = self._left[1:]
+        return self._page.get(number)
 
 
 def _follower(line: bytes, leader: int) -> bytes:
@@ -293,7 +305,7 @@ def _pages(uri: str | None, batch: int, options: ObjectStoreOptions | None) -> I
     if uri is None:
         return
     lines = (line for _, line in open_lines(uri, limit=LINE_BYTES, options=options) if line is not None)
-    yield from _in_batches(lines, batch)
+    yield from batches(lines, rows=batch, size=_BATCH_BYTES)
 
 
 def _in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

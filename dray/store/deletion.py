@@ -10,7 +10,7 @@ transaction first makes sure that the key still is that of the buried job, and h
 
 from __future__ import annotations
 
-from sqlalchemy import Table, delete, or_, select, true, update
+from sqlalchemy import ColumnElement, Table, delete, literal, or_, select, true, update
 
 from dray.store.database.connection import Tx, walk_the_key
 from dray.store.database.schema import (
@@ -25,10 +25,14 @@ from dray.store.database.schema import (
     spans,
 )
 from dray.store.jobs import PREFIX, of_key, same
+from dray.store.reading import octets
 from dray.store.records import Job
 
 BATCH_ROWS = 5000
-"""Rows of one transaction."""
+"""Rows of one transaction at most."""
+
+BATCH_BYTES = 32 << 20
+"""Bytes of their answers, or a single one: SQLite keeps all commits of other jobs waiting meanwhile."""
 
 SPOOLS = "spools"
 """Where the ``info`` of a job that is being deleted has the URIs of its spools."""
@@ -79,13 +83,25 @@ def remove_followers(tx: Tx, buried: Job, first: int) -> tuple[int, int | None]:
 def _remove_next(tx: Tx, table: Table, buried: Job, first: int) -> tuple[int, int | None]:
     if not _is_there(tx, buried):
         return 0, None
-    walk_the_key(tx)
     which = (table.c.job_key == buried.key) & (table.c.idx >= first)
-    beyond = select(table.c.idx).where(which).order_by(table.c.idx).offset(BATCH_ROWS).limit(1)
-    following: int | None = tx.execute(beyond).scalar()
+    following = _after_batch(tx, table, which)
     if following is not None:
         which = which & (table.c.idx < following)
     return int(tx.execute(delete(table).where(which)).rowcount), following
+
+
+def _after_batch(tx: Tx, table: Table, which: ColumnElement[bool]) -> int | None:
+    """Index of the first row beyond the next batch; None where the batch has all that is left."""
+    size = octets(tx, table.c.response) if "response" in table.c else literal(0)
+    walk_the_key(tx)
+    rows = select(table.c.idx, size).where(which).order_by(table.c.idx).limit(BATCH_ROWS + 1)
+    held = 0
+    with tx.execute(rows) as found:
+        for number, (index, length) in enumerate(found):
+            if number == BATCH_ROWS or held >= BATCH_BYTES:
+                return int(index)
+            held += length or 0
+    return None
 
 
 def remove_rest(tx: Tx, buried: Job) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, LargeBinary, cast, func, select
 
 from dray.errors import UnknownJobError
 from dray.requests.model import REUSED
@@ -37,6 +39,13 @@ def up_to_bytes(rows: str, idx: str, response: str) -> str:
     how long each is. ``rows`` are the page's FROM and WHERE, ``idx`` and ``response`` its columns.
     """
     return _UP_TO_BYTES.format(rows=rows, idx=idx, response=response, last=_LAST_INDEX)
+
+
+def octets(tx: Tx, text: ColumnElement[Any]) -> ColumnElement[int]:
+    """Bytes of a text. No database reads the text for it, but SQLite before 3.43."""
+    if tx.dialect == "sqlite" and sqlite3.sqlite_version_info < (3, 43):
+        return func.length(cast(text, LargeBinary))
+    return func.octet_length(text)
 
 
 def _page_query(response: str, rows: str, limit: str, more: str = "") -> str:
@@ -143,14 +152,38 @@ def error_codes(tx: Tx, job_key: int, indexes: Sequence[int]) -> dict[int, str]:
     return {index: str(code) for index, code in rows}
 
 
-def answers(tx: Tx, seen: Job, indexes: Sequence[int]) -> list[Answer]:
-    """The answers to some rows of a job; none where another job has its key by now."""
-    columns = results.c.idx, results.c.response, results.c.prompt_tokens, results.c.completion_tokens
-    own = (results.c.job_key == seen.key) & results.c.idx.in_(indexes) & results.c.response.is_not(None)
-    rows = tx.execute(select(*columns).where(own)).all()
+def answers(tx: Tx, seen: Job, indexes: Sequence[int]) -> dict[int, Answer | None]:
+    """The answers to the first of some rows, up to ``_PAGE_BYTES`` of them; None for rows without an answer.
+
+    One row at least is looked at. None has an answer where another job has the key by now. To be asked in a
+    snapshot.
+    """
     if tx.execute(select(jobs.c.job_key).where(same(seen))).first() is None:
-        return []
-    return [Answer(index, text.encode(), prompt, completion) for index, text, prompt, completion in rows]
+        return dict.fromkeys(indexes)
+    found: dict[int, Answer | None] = dict.fromkeys(_first_of(tx, seen.key, list(dict.fromkeys(indexes))))
+    columns = results.c.idx, results.c.response, results.c.prompt_tokens, results.c.completion_tokens
+    own = (results.c.job_key == seen.key) & results.c.idx.in_(found) & results.c.response.is_not(None)
+    for index, text, prompt, completion in tx.execute(select(*columns).where(own)):
+        found[index] = Answer(index, text.encode(), prompt, completion)
+    return found
+
+
+def _first_of(tx: Tx, job_key: int, indexes: Sequence[int]) -> Iterator[int]:
+    """The first of some rows, up to that whose answer makes ``_PAGE_BYTES`` full."""
+    step = _FETCHED_ROWS if tx.dialect == "sqlite" else len(indexes)  # see octets
+    held = 0
+    for begin in range(0, len(indexes), step):
+        some = indexes[begin : begin + step]
+        own = (results.c.job_key == job_key) & results.c.idx.in_(some)
+        sizes = {
+            row[0]: row[1]
+            for row in tx.execute(select(results.c.idx, octets(tx, results.c.response)).where(own))
+        }
+        for index in some:
+            yield index
+            held += sizes.get(index) or 0
+            if held >= _PAGE_BYTES:
+                return
 
 
 def count_followers(tx: Tx, job_key: int) -> int:

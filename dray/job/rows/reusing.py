@@ -34,6 +34,7 @@ TEMPLATE = "chat_template"
 _MOST_JOBS = 1000
 _INDEX_BITS = 40  # of a number, behind that of the job
 _ASKED_ROWS = 1024
+_PAGE_BYTES = 32 << 20  # of answers, beyond which no further job is asked for more
 _PART = re.compile(r"-\d{5,}(?=\.jsonl$)")
 
 
@@ -85,16 +86,20 @@ class EarlierAnswers:
                     "answers are not taken"
                 )
 
-    def answers(self, numbers: Sequence[int]) -> Mapping[int, Answer]:
-        """Those that are still there."""
+    def answers(self, numbers: Sequence[int]) -> Mapping[int, Answer | None]:
+        """Those that are still there, of the first of them."""
         wanted: dict[int, list[int]] = {}
         for number in numbers:
             wanted.setdefault(number >> _INDEX_BITS, []).append(number & ((1 << _INDEX_BITS) - 1))
-        return {
-            source << _INDEX_BITS | answer.index: answer
-            for source, indexes in wanted.items()
-            for answer in self._store.answers(self._sources[source].job, indexes)
-        }
+        found: dict[int, Answer | None] = {}
+        held = 0
+        for source, indexes in wanted.items():
+            if held >= _PAGE_BYTES:
+                break
+            page = self._store.answers(self._sources[source].job, indexes)
+            found |= {source << _INDEX_BITS | index: answer for index, answer in page.items()}
+            held += sum(len(answer.response) for answer in page.values() if answer is not None)
+        return found
 
     def _is_like(self, other: Job, settings: JobSettings, recorded: Job) -> bool:
         why = _difference(other, settings, recorded)

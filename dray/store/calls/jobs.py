@@ -188,7 +188,7 @@ class JobCalls(Calls):
         rows = self._remove_rows(deletion.remove_batch, buried)
         self._remove_rows(deletion.remove_followers, buried)
         if not keep:
-            self._write(lambda tx: deletion.remove_rest(tx, buried))
+            self._write(lambda tx: deletion.remove_rest(tx, buried), long=True)
         return rows
 
     def _remove_rows(self, remove: Callable[[Tx, Job, int], tuple[int, int | None]], buried: Job) -> int:
@@ -198,7 +198,8 @@ class JobCalls(Calls):
             return remove(tx, buried, first)
 
         while True:
-            count, following = self._write(next_batch)
+            # One answer may be of many megabytes, and PostgreSQL deletes it piece by piece.
+            count, following = self._write(next_batch, long=True)
             rows += count
             if following is None:
                 return rows

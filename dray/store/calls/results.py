@@ -82,8 +82,11 @@ class ResultCalls(Calls):
         key = self._key(job_id)
         return self._read(lambda tx: reading.error_codes(tx, key, indexes))
 
-    def answers(self, seen: Job, indexes: Sequence[int]) -> list[Answer]:
-        """The answers to some rows of a job; none of one that was deleted since it was ``seen``."""
+    def answers(self, seen: Job, indexes: Sequence[int]) -> dict[int, Answer | None]:
+        """The answers to the first of some rows of a job, so many as fit into memory, and one at least.
+
+        None stands for a row without an answer: also of a job that was deleted since it was ``seen``.
+        """
         return self._read(lambda tx: reading.answers(tx, seen, indexes), snapshot=True)
 
     def to_dataframe(self, job_id: str, *, kept: bool = True) -> pd.DataFrame:

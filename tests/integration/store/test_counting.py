@@ -110,3 +110,22 @@ def test_large_answers_make_small_pages(store: Store, monkeypatch: pytest.Monkey
     pages = list(store.outcomes("job"))
     assert [len(page) for page in pages] == [4] * 10
     assert [row.index for page in pages for row in page] == list(range(ROWS))
+
+
+def test_large_answers_are_read_a_few_at_a_time_in_the_order_asked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without an answer are told at once, and of one that is larger there is nothing beside it."""
+    monkeypatch.setattr(reading, "_PAGE_BYTES", 1000)
+    monkeypatch.setattr(reading, "_FETCHED_ROWS", 2)
+    job = ready_job(store, shards=1, rows=ROWS)
+    large = outcome(7, "y" * 2000)
+    others = [outcome(row, "x" * 300) if row % 2 == 0 else failure(row) for row in range(ROWS) if row != 7]
+    store.commit(claimed(store, job), [large, *others])
+    seen, asked, pages = store.get_job("job"), [30, 99, 3, 8, 2, 8, 10, 12, 7, 6], []
+    while asked:
+        found = store.answers(seen, asked)
+        assert list(found) == list(dict.fromkeys(asked))[: len(found)]
+        pages.append({row: None if answer is None else len(answer.response) for row, answer in found.items()})
+        asked = [row for row in asked if row not in found]
+    assert pages == [{30: 300, 99: None, 3: None, 8: 300, 2: 300, 10: 300}, {12: 300, 7: 2000}, {6: 300}]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from sqlalchemy import func, insert, select
@@ -18,9 +19,10 @@ from dray.errors import FencedError, JobBusyError, UnknownJobError
 from dray.job import deleting
 from dray.job.deleting import delete_job, finish_deletions
 from dray.store import Charge, JobState, Notice, ReplicaRow, ReplicaState, Store, deletion, jobs, open_store
+from dray.store.database.connection import Tx
 from dray.store.database.schema import followers, metadata, spans
 from tests.support.command import ROOT
-from tests.support.stores import FakeClock, claimed, note_charges, outcomes, ready_job
+from tests.support.stores import FakeClock, claimed, failure, note_charges, outcome, outcomes, ready_job
 
 pytestmark = pytest.mark.integration
 
@@ -108,6 +110,34 @@ def test_a_job_that_runs_is_not_deleted(store: Store, clock: FakeClock) -> None:
     assert store.verify_counts("job").done == 8
     clock.pass_seconds(61)  # its driver is gone
     assert delete_job(store, "job").rows == 8
+
+
+def test_large_answers_are_deleted_a_few_at_a_time_in_statements_without_an_end(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "BATCH_ROWS", 5)
+    monkeypatch.setattr(deletion, "BATCH_BYTES", 1000)
+    job = ready_job(store, shards=1, rows=22)
+    large = [outcome(row, "x" * 2000) for row in (0, 1)]
+    others = [outcome(row, "\u00e9" * 150) for row in range(2, 12)]
+    lease = claimed(store, job)
+    store.commit(lease, [*large, *others, *(failure(row) for row in range(12, 22))])
+    store.finish_shard(lease)
+    store.set_job_state(job, JobState.COMPLETED)
+    store.release_job(job)
+    batches: list[tuple[int, bool]] = []
+    write = store._write
+
+    def noted(work: Callable[[Tx], Any], *, long: bool = False) -> Any:
+        found = write(work, long=long)
+        batches.append((found[0] if found else 0, long))
+        return found
+
+    buried = store.bury_job("job")
+    monkeypatch.setattr(store, "_write", noted)
+    assert store.remove_job(buried) == 22
+    rows = [1, 1, 4, 4, 5, 5, 2]
+    assert batches == [(count, True) for count in (*rows, 0, 0)]  # then followers, and the job itself
 
 
 def test_who_still_works_on_it_is_fenced(store: Store, clock: FakeClock) -> None:

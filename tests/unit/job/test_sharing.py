@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import dray.job.rows.reusing
 from dray.cli.app import run_app
 from dray.cli.jobs import export_failed
 from dray.engine import simulated
@@ -21,12 +20,13 @@ from dray.job.deleting import delete_job
 from dray.job.ending import failed_requests
 from dray.job.ending.failed_requests import FailedRequests, write_failed
 from dray.job.options.resolving import NoBlocks
+from dray.job.rows import reusing
 from dray.requests import ingest, source_of
 from dray.requests.model import FOLLOWED, REUSED
 from dray.requests.overflow import mark_of
 from dray.storage import ObjectStoreOptions
 from dray.storage.files import exists
-from dray.store import JobState, Store, open_store
+from dray.store import JobState, Store, open_store, reading
 from tests.chaos import thread_job
 
 pytestmark = pytest.mark.unit
@@ -241,6 +241,26 @@ def test_a_job_that_took_its_answers_hands_them_on(jobs: Jobs) -> None:
     assert jobs.store.get_job("third").state is JobState.COMPLETED
 
 
+def test_large_answers_of_two_jobs_are_taken_one_at_a_time(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.run("first", ["a", "b"])
+    jobs.run("second", ["c", "d"])
+    for module in (reading, reusing):
+        monkeypatch.setattr(module, "_PAGE_BYTES", 1)
+    real, sizes = reusing.EarlierAnswers.answers, []
+
+    def noted(*given: Any) -> Any:
+        found = real(*given)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(reusing.EarlierAnswers, "answers", noted)
+    result = jobs.run("third", ["d", "a", "x", "b", "c", "a"], reuse=True)
+    assert (result["saved"]["reused"], result["counts"]["done"]) == (5, 6)
+    assert sizes == [1] * 5
+
+
 @pytest.mark.parametrize("differs", ["version", "arguments", "policy", "nothing before"])
 def test_answers_that_might_be_others_are_not_taken_and_the_reason_is_told(
     jobs: Jobs, differs: str, monkeypatch: pytest.MonkeyPatch
@@ -249,7 +269,7 @@ def test_answers_that_might_be_others_are_not_taken_and_the_reason_is_told(
         jobs.run("first", ["a", "b"], **({"overflow": "cut-head"} if differs == "policy" else {}))
     if differs == "version":
         monkeypatch.setattr(simulated, "__version__", "99")
-        monkeypatch.setattr(dray.job.rows.reusing, "version_here", lambda engine: "99")
+        monkeypatch.setattr(reusing, "version_here", lambda engine: "99")
     elif differs == "arguments":
         monkeypatch.setattr(thread_job, "REFUSED", "is refused otherwise")
     result = jobs.run("second", ["a", "b"], reuse=True)

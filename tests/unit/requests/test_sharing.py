@@ -24,6 +24,7 @@ from dray.requests import (
     read_shard,
     source_of,
 )
+from dray.requests import sharing as module
 from dray.requests.duplicates import Pairs
 from dray.requests.sameness import key_of
 from dray.requests.sharing import Answer, Dedupe, Sharing, key_of_reused
@@ -62,21 +63,26 @@ def followers(ingested: Ingested) -> dict[int, int]:
 
 
 class Answers:
-    """Answers of an earlier job to texts; those of ``gone`` are deleted when they are asked for."""
+    """Answers of an earlier job to texts; those of ``gone`` are deleted when they are asked for.
 
-    def __init__(self, texts: Sequence[object], gone: Sequence[object] = ()) -> None:
+    No more than ``most`` come at once.
+    """
+
+    def __init__(self, texts: Sequence[object], gone: Sequence[object] = (), most: int = 256) -> None:
         self.texts = list(texts)
         self.gone = set(gone)
+        self.most = most
 
     def keyed(self) -> Iterator[tuple[int, bytes]]:
         for number, text in enumerate(self.texts):
             yield number, key_of(CHAT, body(text), NAMED)
 
-    def answers(self, numbers: Sequence[int]) -> Mapping[int, Answer]:
+    def answers(self, numbers: Sequence[int]) -> Mapping[int, Answer | None]:
         return {
             n: Answer(n, b'{"id":"sim-%d","text":"%d"}' % (n, n), 3, 4)
-            for n in numbers
             if self.texts[n] not in self.gone
+            else None
+            for n in numbers[: self.most]
         }
 
 
@@ -147,6 +153,29 @@ def test_an_answer_that_was_deleted_meanwhile_is_computed(tmp_path: Path) -> Non
     sharing = Sharing(dedupe=True, earlier=Answers(["a", "b"], gone=["a"]), model=NAMED)
     ingested = take(tmp_path, [body(text) for text in "abc"], sharing)
     assert (spooled(ingested), ingested.shared.reused) == ([0, 2], 1)
+
+
+@given(texts=st.lists(st.integers(0, 9), min_size=1, max_size=40), most=st.integers(1, 5))
+@settings(max_examples=15)
+def test_answers_that_come_a_few_at_a_time_are_all_taken(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[int], most: int
+) -> None:
+    """Large ones do. Texts from 6 on have no answer, and that to 3 is gone."""
+    sharing = Sharing(earlier=Answers(range(6), gone=[3], most=most), model=NAMED)
+    ingested = take(tmp_path_factory.mktemp("job"), [body(text) for text in texts], sharing)
+    found = {row.index: str(row.response) for page in ingested.reused() for row in page}
+    assert sorted(found) == [n for n, text in enumerate(texts) if text < 6 and text != 3]
+    assert all(f'"text":"{texts[n]}"' in answer for n, answer in found.items())
+    assert spooled(ingested) == [n for n in range(len(texts)) if n not in found]
+
+
+def test_pages_of_answers_end_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page is one transaction of the store."""
+    ingested = take(tmp_path, [body("a")] * 5, Sharing(earlier=Answers("a"), model=NAMED))
+    [size] = {len(line) for line in Path(str(ingested.shared.reused_uri)).read_bytes().splitlines()}
+    monkeypatch.setattr(module, "_BATCH_BYTES", 2 * size)
+    assert [[row.index for row in page] for page in ingested.reused()] == [[0, 1], [2, 3], [4]]
+    assert [len(page) for page in ingested.reused(1)] == [1] * 5
 
 
 def test_a_spool_that_is_written_again_holds_what_it_held(tmp_path: Path) -> None:
