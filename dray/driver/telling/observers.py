@@ -15,6 +15,7 @@ from dray.driver.events import (
     ReplicaLooked,
     ReplicaReady,
     ShardFinished,
+    ShardSubmitted,
 )
 from dray.driver.replicas.handle import ReplicaStart
 from dray.engine.replica import ReplicaStatus
@@ -98,7 +99,10 @@ class ReportObserver:
         self._ahead: dict[str, float] = {}  # when each replica was asked for
         self._starts: list[ReplicaStart] = []
         self._statuses: dict[str, ReplicaStatus] = {}
-        self._last_commit: float | None = None
+        self._last_commit: float | None = None  # of the shards that gave a receipt
+        self._unfinished: set[int] = set()  # shards that were started, and gave none
+        self._rows: int | None = None  # that the job had finished at the last look
+        self._rows_grew: float | None = None
 
     def hear(self, event: Event) -> None:
         """Keep it."""
@@ -109,8 +113,16 @@ class ReportObserver:
             self._starts.append(_later(event.start, self._ahead.setdefault(event.start.name, ahead)))
         elif isinstance(event, ReplicaLooked):
             self._statuses[event.status.name] = event.status
-        elif isinstance(event, ShardFinished) and event.receipt is not None and event.receipt.last_commit:
-            self._last_commit = max(self._last_commit or 0.0, event.receipt.last_commit + ahead)
+        elif isinstance(event, ShardSubmitted):
+            self._unfinished.add(event.number)
+        elif isinstance(event, ShardFinished) and event.receipt is not None:
+            self._unfinished.discard(event.number)
+            if event.receipt.last_commit:
+                self._last_commit = max(self._last_commit or 0.0, event.receipt.last_commit + ahead)
+        elif isinstance(event, Progressed):
+            if self._rows is not None and event.pulse.finished > self._rows:
+                self._rows_grew = self._timeline.clock()
+            self._rows = event.pulse.finished
 
     def accounts(self) -> list[ReplicaAccount]:
         """What each replica did; puts the run's phases into the timeline. Called once, at the end."""
@@ -120,10 +132,19 @@ class ReportObserver:
             self._timeline.add("engine_start", start.began, start.ready, lane=lane_of(start.name))
         self._note_weights()
         began = min(start.ready for start in self._starts)
-        self._timeline.add("inference", began, self._last_commit or self._timeline.clock())
+        self._timeline.add("inference", began, self._last_rows())
         return [
             _account(start, self._statuses.get(start.name), self._ahead[start.name]) for start in self._starts
         ]
+
+    def _last_rows(self) -> float:
+        """When the last rows were committed, as far as is known; the present where no rows were.
+
+        A shard that did not come to its end tells no moment. A later look at the counters then does: rows of
+        the whole time count, and a driver that waited for work after them does not.
+        """
+        known = [self._last_commit, self._rows_grew if self._unfinished else None]
+        return max((moment for moment in known if moment is not None), default=self._timeline.clock())
 
     def _note_weights(self) -> None:
         """When weights were fetched: for each replica as far as it ran by then, and for the job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -92,6 +93,30 @@ def test_the_time_of_a_run_is_told_by_its_events() -> None:
     assert ("engine_start", "replica-0", 200.0, 205.0) in phases
     assert ("weights", "replica-0", 100.0, 104.0) in phases
     assert {end for name, _, _, end in phases if name == "inference"} == {150.0}
+
+
+def test_rows_of_a_shard_that_did_not_end_count_until_the_last_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The job is cancelled: inference took until its last rows, and the idle wait after them is not of it."""
+    clocks = Clocks(monkeypatch)
+    timeline = Timeline()
+    report = ReportObserver(timeline)
+    began = timeline.started
+    report.hear(ReplicaReady(start=_start(began=began)))
+    for number in range(2):
+        report.hear(ShardSubmitted(number=number, why="early"))
+    report.hear(Progressed(pulse=PULSE))
+    clocks.go_on(50.0)
+    receipt = ShardReceipt(number=0, rows=1, skipped=0, seconds=1.0, last_commit=clocks.wall, replica="r")
+    report.hear(ShardFinished(number=0, how=Ended.DONE, receipt=receipt))
+    for seconds, finished in ((1000.0, 2), (2600.0, 3), (300.0, 3)):
+        clocks.go_on(seconds)
+        report.hear(Progressed(pulse=replace(PULSE, finished=finished, total=9)))
+    report.hear(ShardFinished(number=1, how=Ended.STOPPED))
+    report.accounts()
+    [phase] = [phase for phase in timeline.phases() if phase.name == "inference"]
+    assert (phase.start - began, phase.end - began) == (5.0, 3650.0)
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0])
