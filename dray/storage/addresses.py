@@ -12,7 +12,7 @@ import os
 import re
 import socket
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from dray.errors import ConfigError
 from dray.storage.url_options import is_shown
@@ -28,6 +28,7 @@ HUB = "hf://"
 
 _OF_FILES = ("s3", "gs", "az", "hf", "http", "https", "file")  # no databases: names may hold a "?"
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
+_LOGIN = re.compile(r":.*@|passw|\?.*=", re.IGNORECASE | re.DOTALL)
 _ONE_SLASH = re.compile("(?:s3|gs|az|https?|hf):/(?!/)", re.IGNORECASE)
 
 # Where a machine gets its own credentials, besides link-local addresses: AWS over IPv6, Azure, Alibaba.
@@ -120,11 +121,33 @@ def holds_password(url: str) -> bool:
 
 
 def masked_url(url: str) -> str:
-    """A database's URL with what may be a secret replaced by ``***``, for messages. Never raises."""
+    """A database's URL with what may be a secret replaced by ``***``, for messages. Never raises.
+
+    Of a text that is no URL, and may be one without its scheme or a connection string of libpq, nothing is
+    left; a path stays as it is.
+    """
     parsed = _database_url(url)
     if parsed is None:
-        return "***" if _is_suspect(url) else url
+        return "***" if (_is_suspect(url) if "://" in url else _LOGIN.search(url)) else url
+    if "=" in (
+        parsed.host or ""
+    ):  # an option that holds an "@": SQLAlchemy took what is before it for a login
+        return f"{parsed.drivername}://***"
     return _masked(parsed, _hidden_options(parsed))
+
+
+def whole_login(url: str) -> str:
+    """The URL of a database with all signs of its password written so that they do not end it.
+
+    People write passwords as they are, and SQLAlchemy ends one at its first ``@``. It is the last one that
+    does: no name of a host or a database holds any.
+    """
+    scheme, separator, rest = url.partition("://")
+    login, _, place = rest.rpartition("@")
+    user, colon, password = login.partition(":")
+    if not separator or not colon or "/" in user:
+        return url
+    return f"{scheme}://{user}:{quote(password, safe='%')}@{place}"
 
 
 def identifying_url(url: str) -> str:
@@ -149,7 +172,7 @@ def _database_url(url: str) -> URL | None:
     from sqlalchemy.exc import ArgumentError
 
     try:
-        return make_url(url)
+        return make_url(whole_login(url))
     except (ArgumentError, ValueError):
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dray.errors import ConfigError
-from dray.storage.addresses import without_variable
+from dray.storage.addresses import masked_url, without_variable
 from dray.store.store import PATIENCE, Store, open_store
 
 NAMES = "name the output folder of a run, a file that ends in .db, or a URL"
@@ -39,11 +39,11 @@ def file_of(given: str) -> Path:
         path = Path(given).expanduser()
         if path.is_dir():
             if not (path / "dray.db").is_file():
-                raise ConfigError(f"no dray.db in {given}; {NAMES}")
+                raise ConfigError(f"no dray.db in {masked_url(given)}; {NAMES}")
             return (path / "dray.db").absolute()
         if not path.exists():
-            raise ConfigError(f"no store at {given}: no such file or folder; {NAMES}")
+            raise ConfigError(f"no store at {masked_url(given)}: no such file or folder; {NAMES}")
         return path.absolute()
     except (OSError, RuntimeError) as error:  # RuntimeError: a home folder of no user
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"no store at {given}: {reason}; {NAMES}") from error
+        raise ConfigError(f"no store at {masked_url(given)}: {reason}; {NAMES}") from None

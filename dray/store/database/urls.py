@@ -9,7 +9,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from dray.errors import ConfigError
-from dray.storage.addresses import masked_url
+from dray.storage.addresses import masked_url, whole_login
 
 _FILE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _HINT = "write sqlite:///path/to/file.db, a path ending in .db, or postgresql://user@host/database"
@@ -30,10 +30,12 @@ def parse_url(url: str) -> URL:
     """
     if "://" not in url:
         if not url.endswith(_FILE_SUFFIXES):
-            raise ConfigError(f"store {url!r} does not end in {', '.join(_FILE_SUFFIXES)}: {_HINT}")
+            raise ConfigError(
+                f"store {masked_url(url)!r} does not end in {', '.join(_FILE_SUFFIXES)}: {_HINT}"
+            )
         return _file_url(url)
     try:
-        parsed = make_url(url)
+        parsed = make_url(whole_login(url))
     except (ArgumentError, ValueError):
         raise ConfigError(f"store URL {masked_url(url)!r} cannot be read: {_HINT}") from None
     if parsed.drivername == "sqlite":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import ConfigError
+from dray.job.options.resolving import NoBlocks
+from dray.planning.measured import efficiencies_in
 from dray.store import masked_url
 from dray.store.database import urls as module
-from dray.store.database.urls import parse_url
+from dray.store.database.urls import parse_url, plain_name
+from dray.store.named import file_of
 
 pytestmark = pytest.mark.unit
 
@@ -74,3 +79,39 @@ def test_passwords_are_masked(password: str) -> None:
         except ConfigError as error:
             assert secret not in str(error)
     assert masked_url("postgresql://me@host/db") == "postgresql://me@host/db"
+
+
+@given(password=st.text("aZ9@:/?#&= ", min_size=1, max_size=12))
+def test_a_password_with_any_signs_is_whole(password: str) -> None:
+    """Not only up to its first "@": the rest would be shown as the server's name."""
+    url = f"postgresql://me:{password}@host/db"
+    assert parse_url(url).password == password
+    for shown in (masked_url(url), masked_url(parse_url(url).render_as_string(hide_password=False))):
+        assert shown.partition("://")[2] == "me:***@host/db"
+    assert plain_name(parse_url(url)) == "db (PostgreSQL)"
+
+
+@given(password=st.text(st.characters(categories=["L", "N", "P"]), min_size=4, max_size=20))
+def test_a_login_is_hidden_where_the_scheme_was_forgotten(password: str) -> None:
+    secret = f"S3{password}"
+    for named in (
+        f"me:{secret}@db.example/dray",
+        f"//me:{secret}@db.example/dray",
+        f"postgresql:me:{secret}@db.example/dray",
+        f"host=db user=me password={secret} dbname=dray",
+        f"db.example/dray?sslpassword={secret}",
+    ):
+        for act in (parse_url, file_of, lambda given: efficiencies_in(given, NoBlocks())):
+            with pytest.raises(ConfigError) as caught:
+                act(named)
+            assert secret not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_option_that_ends_in_an_at_sign_hides_no_less() -> None:
+    assert "secret" not in masked_url("postgresql://host:5432/db?user=a@b&password=secret")
+
+
+@pytest.mark.parametrize("path", ["/data/me@corp/out", "C:/runs/out", "./rows?/out"])
+def test_a_path_is_named_as_it_is(path: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"no store at {path}: ")):
+        file_of(path)
