@@ -169,10 +169,12 @@ class Database:
         if self._closed:
             return
         self._closed = True
+        _ENGINES.give_back(self._key, self._leave)
+
+    def _leave(self, engine: Engine) -> None:
         if self._turn is not None:
             self._turn.remove()
-            leave(self.engine)
-        _ENGINES.give_back(self._key)
+            leave(engine)
 
     def _patiently(self, engine: Engine, work: Callable[[Tx], T], turn: Turn | None) -> T:
         deadline = time.monotonic() + self.patience

@@ -75,12 +75,15 @@ class SharedEngines:
             found.users += 1
             return found.engine
 
-    def give_back(self, key: EngineKey) -> None:
-        """One store less uses it; after the last one, its connections are closed."""
+    def give_back(self, key: EngineKey, leave: Callable[[Engine], None]) -> None:
+        """One store less uses it. The last one is to ``leave`` it; then its connections are closed."""
         with self._lock:
             found = self._shared[key]
             found.users = max(0, found.users - 1)
             if not found.users:
+                leave(
+                    found.engine
+                )  # a store that is opened meanwhile waits, and begins with a new connection
                 found.engine.dispose()
             idle = [other for other, one in self._shared.items() if not one.users]
             for other in idle[:-_KEPT]:

@@ -58,6 +58,23 @@ def _idle(store: Store) -> int:
     return int(pool.checkedin())
 
 
+def test_a_store_that_is_closed_leaves_the_journal_of_the_others_alone(tmp_path: Path) -> None:
+    """Without it, their last commit would not outlive a power cut: SQLite syncs no folder."""
+    path = tmp_path / "store.db"
+    open_store(str(path)).close()
+    with open_store(str(path), create=False) as kept:
+        mode = _journal_mode(kept)
+        kept.create_job("job", fingerprint=FINGERPRINT, settings={})
+        open_store(str(path), create=False).close()
+        assert _journal_mode(kept) == mode != "delete"
+        kept.create_job("another", fingerprint=FINGERPRINT, settings={})
+    assert [one.name for one in tmp_path.iterdir()] == ["store.db"]
+
+
+def _journal_mode(store: Store) -> str:
+    return str(store._read(lambda tx: tx.connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()))
+
+
 def test_a_file_made_again_is_another_database(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with open_store(str(path)) as old:
