@@ -19,8 +19,8 @@ from dray.requests.row_ids import with_index
 from dray.requests.sharing import Follower
 from dray.store.commit import insert_new
 from dray.store.database.connection import Tx, walk_the_key
-from dray.store.database.schema import followers, jobs
-from dray.store.jobs import check_driver
+from dray.store.database.schema import followers, jobs, results
+from dray.store.jobs import check_driver, driven
 from dray.store.reading import up_to_bytes
 from dray.store.records import Followed, JobLease
 
@@ -80,6 +80,23 @@ def forget(tx: Tx, lease: JobLease) -> None:
     check_driver(tx, lease)
     unpublished = select(jobs.c.job_key).where(jobs.c.job_key == lease.key, jobs.c.total.is_(None))
     tx.execute(delete(followers).where(followers.c.job_key.in_(unpublished)))
+
+
+def look(tx: Tx, lease: JobLease, after: int) -> tuple[bool, int | None]:
+    """Whether any of the next followers past index ``after`` may get an outcome, and the last one's index.
+
+    That is None where there are no more. It reads no answer and locks nothing: most looks find that all wait.
+    """
+    driven(tx, lease)
+    walk_the_key(tx)
+    leads = (results.c.job_key == followers.c.job_key) & (results.c.idx == followers.c.leader)
+    query = (
+        select(followers.c.idx, results.c.idx.is_not(None))
+        .select_from(followers.outerjoin(results, leads))
+        .where(followers.c.job_key == lease.key, followers.c.idx > after)
+    )
+    rows = tx.execute(query.order_by(followers.c.idx).limit(PAGE_ROWS)).all()
+    return any(there for _, there in rows), (rows[-1][0] if len(rows) == PAGE_ROWS else None)
 
 
 def answer(tx: Tx, lease: JobLease, after: int) -> Followed:

@@ -6,6 +6,7 @@ What it does is one transaction a page (:mod:`dray.store.followers`), so it may 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -15,7 +16,7 @@ from dray.job.rows.sharing import has_followers
 from dray.store import Store
 from dray.triggers import Point, reach
 
-_LOOK_EVERY = 2.0  # seconds between sweeps; longer after those that found nothing
+_LOOK_EVERY = 2.0  # seconds between sweeps; longer after those that found nothing, or took longer
 _LONGEST_PAUSE = 30.0
 
 
@@ -64,9 +65,10 @@ def _follow(job: OpenJob, stop: threading.Event) -> None:
     pause = _LOOK_EVERY
     with suppress(DrayError), reopen(job) as store:
         while not stop.wait(pause):
-            rows = 0
+            rows, began = 0, time.monotonic()
             for found in _sweep(store, job):
                 rows += found
                 if stop.is_set():
                     return
             pause = _LOOK_EVERY if rows else min(2 * pause, _LONGEST_PAUSE)
+            pause = max(pause, time.monotonic() - began)  # a sweep over millions of rows takes long by itself

@@ -66,6 +66,9 @@ class ShardCalls(Calls):
         Raises:
             FencedError: the job has another driver.
         """
+        ready, last = self._read(lambda tx: led.look(tx, lease, after))
+        if not ready:
+            return Followed(rows=0, after=last)
         return self._write(lambda tx: led.answer(tx, lease, after))
 
     def followers(self, job_id: str) -> int:

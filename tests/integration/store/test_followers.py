@@ -80,6 +80,23 @@ def test_large_answers_are_given_a_few_at_a_time(store: Store, monkeypatch: pyte
     assert store.verify_counts("job").done == 10
 
 
+def test_followers_that_wait_are_looked_at_without_a_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such looks are most of a long job's: writes would keep its commits waiting."""
+    monkeypatch.setattr(led, "PAGE_ROWS", 3)
+    job = shared_job(store)
+    with monkeypatch.context() as watched:
+        watched.setattr(store, "_write", None)
+        first = store.answer_followers(job)
+        assert (first.rows, first.after) == (0, 6)
+        second = store.answer_followers(job, 6)
+        assert (second.rows, second.after) == (0, None)
+    store.claim_job("job", "other", takeover=lambda owner: True)
+    with pytest.raises(FencedError):
+        store.answer_followers(job)
+
+
 def test_a_driver_that_was_replaced_gives_nobody_an_outcome(store: Store) -> None:
     old = shared_job(store)
     store.commit(claimed(store, old), outcomes(range(4)))
