@@ -16,6 +16,7 @@ _MODULUS = 1 << 256
 class RowsDigest:
     """The digest of a pass over a query's rows. Their order does not count: few queries say one.
 
+    It does count for rows without an id column: each is known by its place, and so is its answer.
     Files are told by their bytes: of their rows no note is taken.
     """
 

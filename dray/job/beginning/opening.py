@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
 from dray.job.beginning.identity import derived_job_id, fingerprint_of, former_fingerprint
-from dray.job.beginning.query_jobs import AskedJob, asked_job
+from dray.job.beginning.query_jobs import AskedJob, asked_job, order_told
 from dray.job.options.checks import check_arguments, check_inputs, check_media, check_weights
 from dray.job.options.settings import JobSettings
 from dray.owner import is_gone, owner_name
@@ -172,8 +172,8 @@ def _refuse_foreign(store: Store, settings: JobSettings, fingerprint: Fingerprin
             _tell_change(store, settings, fingerprint)
             raise
         raise ConfigError(
-            f"the query gives other rows than those that job {older} has answered, so they are a new job, "
-            f"{job_id}; {error}"
+            f"the query gives other rows than those that job {older} has answered{order_told(settings)}, so "
+            f"they are a new job, {job_id}; {error}"
         ) from error
 
 

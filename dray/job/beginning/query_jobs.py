@@ -38,7 +38,8 @@ def asked_job(store: Store, settings: JobSettings, fingerprint: Fingerprint, *, 
     """The job that the settings ask for; ``resume`` takes the last one, without another look at its query.
 
     Raises:
-        JobChangedError: the user named a job that is over, and its query gives other rows by now.
+        JobChangedError: the user named a job that is over, and its query gives other rows by now. Without an
+            id column, the same ones in another order are others.
         InputError: a job is over, and its query cannot be read any more.
     """
     job_id = settings.job_id or derived_job_id(settings, fingerprint)
@@ -55,10 +56,18 @@ def asked_job(store: Store, settings: JobSettings, fingerprint: Fingerprint, *, 
     if settings.job_id is not None:
         where = store_option(settings.store_url)
         raise JobChangedError(
-            f"job {job_id} is {known.state}, and its query gives other rows by now; name another --job-id to "
-            f"ask for them, or write the outputs of this job again with `dray resume {job_id}{where}`"
+            f"job {job_id} is {known.state}, and its query gives other rows by now{order_told(settings)}; "
+            "name another --job-id to ask for them, or write the outputs of this job again with "
+            f"`dray resume {job_id}{where}`"
         )
     return AskedJob(following, None, older=known.job_id)
+
+
+def order_told(settings: JobSettings) -> str:
+    """That the order may be all that differs, where answers know their rows by nothing else."""
+    if settings.source.shape.id_column is not None:
+        return ""
+    return ", or the same ones in another order (give a query an ORDER BY, or name an --id-column)"
 
 
 def _last(store: Store, job_id: str, first: Job | None) -> tuple[Job | None, str]:

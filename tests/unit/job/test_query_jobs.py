@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dray.errors import ConfigError, InputError, JobChangedError
+from dray.errors import ConfigError, InputError, JobChangedError, RefusedError
 from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.ending.expiring import expire
 from dray.job.ending.finalising import finalise_job
@@ -79,6 +79,7 @@ def test_other_rows_are_a_new_job(
     _execute(database, change)
     with pytest.raises(ConfigError, match=rf"other rows.*{first.job_id}.*--overwrite") as refused:
         open_job(settings_of())
+    assert "ORDER BY" not in str(refused.value), "these rows have ids"
     assert refused.value.exit_code == 2
     second = _opened(settings_of(overwrite=True))
     assert second.job_id == f"{first.job_id}.2"
@@ -92,6 +93,22 @@ def test_the_same_rows_are_the_same_job(settings_of: Callable[..., JobSettings],
     _execute(database, "delete from docs where id = 'a' and seen = 2")  # another order
     again = _opened(settings_of())
     assert (again.job_id, again.resumed) == (first.job_id, True)
+
+
+@pytest.mark.parametrize("named", ["nightly", None])
+def test_without_ids_rows_in_another_order_are_others_and_the_refusal_says_why(
+    make_settings: Callable[..., JobSettings], database: Path, named: str | None
+) -> None:
+    """An answer is known by its row's place alone: those of the old order would be taken for other rows."""
+    source = source_of(f"sqlite:///{database}", query="select text from docs", prompt_column="text")
+    settings = make_settings(source=source, job_id=named)
+    _finished(settings)
+    _execute(database, "insert into docs select * from docs where id = 'a'")
+    _execute(database, "delete from docs where rowid = 1")
+    with pytest.raises(
+        RefusedError, match=r"other rows.*another order \(give a query an ORDER BY, or name an --id-col"
+    ):
+        open_job(settings)
 
 
 def test_a_job_that_is_not_over_goes_on_with_its_rows(
