@@ -188,7 +188,6 @@ def _environment() -> Environment:
     )
     for name in (
         "count",
-        "compact",
         "rate",
         "duration",
         "share",

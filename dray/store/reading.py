@@ -13,7 +13,7 @@ from dray.errors import UnknownJobError
 from dray.requests.model import REUSED
 from dray.requests.sharing import Answer
 from dray.store.database.connection import Tx, walk_the_key
-from dray.store.database.schema import FIELD_OF, followers, jobs, results, shards
+from dray.store.database.schema import FIELD_OF, jobs, results, shards
 from dray.store.jobs import same
 from dray.store.records import Counts, Job, Progress, StoredOutcome
 
@@ -184,9 +184,3 @@ def _first_of(tx: Tx, job_key: int, indexes: Sequence[int]) -> Iterator[int]:
             held += sizes.get(index) or 0
             if held >= _PAGE_BYTES:
                 return
-
-
-def count_followers(tx: Tx, job_key: int) -> int:
-    """Rows that wait for the outcome of another."""
-    waiting = select(func.count()).select_from(followers).where(followers.c.job_key == job_key)
-    return int(tx.execute(waiting).scalar_one())

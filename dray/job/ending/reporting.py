@@ -28,6 +28,7 @@ from dray.requests.outputs.files import Written
 from dray.storage.files import join
 from dray.storage.layout import manifest_name
 from dray.store import INTERRUPTIONS, JobState, Store
+from dray.store import Attempt as StoredAttempt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,7 @@ def report_data(
     """All that the report says of a job that is about to be in ``state``."""
     measures = tally.snapshot()
     known = store.get_job(job.job_id)
+    attempts = store.attempts(job.job_id)  # once: a long job has very many
     causes = retries(store, job.job_id)
     total = store.counts(job.job_id).total
     done = measures.rows - measures.failed
@@ -92,11 +94,11 @@ def report_data(
         seconds=timeline.seconds(),
         measures=measures,
         phases=timeline.phases(),
-        attempts=_attempts(store, job.job_id),
-        replicas=_replicas(store, job.job_id, replicas),
+        attempts=_attempts(attempts),
+        replicas=_replicas(attempts, replicas),
         interruptions=sum(causes.get(cause, 0) for cause in INTERRUPTIONS),
         retries=causes,
-        unused=_unused(store, job.job_id),
+        unused=_unused(store, job.job_id, attempts),
         decisions=tuple(Decision(at=one["at"], line=one["line"]) for one in decisions_of(known)),
         files=files,
         environment=_environment(replicas),
@@ -147,15 +149,15 @@ def _by_device(replicas: Sequence[ReplicaAccount]) -> list[tuple[EngineInfo, lis
     return sorted(found.values(), key=lambda pair: -sum(one.busy_seconds or 0.0 for one in pair[1]))
 
 
-def _unused(store: Store, job_id: str) -> dict[str, str]:
+def _unused(store: Store, job_id: str, attempts: Sequence[StoredAttempt]) -> dict[str, str]:
     """Replicas of this run that no shard was finished on, by the reason that they had at the end."""
-    finished = [attempt for attempt in store.attempts(job_id) if attempt.done + attempt.failed]
+    finished = [attempt for attempt in attempts if attempt.done + attempt.failed]
     worked = {first_of(attempt.replica or "") for attempt in finished}
     noted = {first_of(row.name): row.note for row in store.replicas(job_id) if row.note is not None}
     return {short_name(first): note for first, note in noted.items() if first not in worked}
 
 
-def _attempts(store: Store, job_id: str) -> tuple[Attempt, ...]:
+def _attempts(attempts: Sequence[StoredAttempt]) -> tuple[Attempt, ...]:
     return tuple(
         Attempt(
             shard=attempt.shard,
@@ -166,14 +168,14 @@ def _attempts(store: Store, job_id: str) -> tuple[Attempt, ...]:
             rows=attempt.done + attempt.failed,
             started=attempt.started_at,
         )
-        for attempt in store.attempts(job_id)
+        for attempt in attempts
     )
 
 
-def _replicas(store: Store, job_id: str, accounts: Sequence[ReplicaAccount]) -> tuple[Replica, ...]:
+def _replicas(attempts: Sequence[StoredAttempt], accounts: Sequence[ReplicaAccount]) -> tuple[Replica, ...]:
     """Rows are those that were committed: what a replica counted is lost with it."""
     rows: Counter[str | None] = Counter()
-    for attempt in store.attempts(job_id):
+    for attempt in attempts:
         rows[attempt.replica] += attempt.done + attempt.failed
     return tuple(
         Replica(

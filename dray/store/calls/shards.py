@@ -7,7 +7,7 @@ from functools import partial
 
 from dray.requests.model import Outcome
 from dray.requests.sharing import Follower
-from dray.store import claims, commit, reading, shards
+from dray.store import claims, commit, shards
 from dray.store import followers as led
 from dray.store.calls.base import Calls
 from dray.store.database.connection import Tx
@@ -70,11 +70,6 @@ class ShardCalls(Calls):
         if not ready:
             return Followed(rows=0, after=last)
         return self._write(lambda tx: led.answer(tx, lease, after))
-
-    def followers(self, job_id: str) -> int:
-        """Rows that wait for the outcome of another row."""
-        key = self._key(job_id)
-        return self._read(lambda tx: reading.count_followers(tx, key))
 
     def move_shards(self, lease: JobLease, moved: Mapping[str, str]) -> None:
         """Parts of the spool lie elsewhere from now on, the same bytes: their new URIs, by the old ones."""

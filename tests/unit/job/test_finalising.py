@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from dray.job.rows.ingesting import ingest_job
 from dray.report import ReportData
 from dray.requests import decode, read_shard
 from dray.requests.model import Outcome
-from dray.store import Job, JobState, open_store
+from dray.store import Job, JobState, Store, open_store
 from tests.support.clocks import Clocks
 
 pytestmark = pytest.mark.unit
@@ -73,6 +74,24 @@ def test_a_job_that_is_done_keeps_its_report_and_result_when_repeated(make_setti
     assert result.counts == {"total": 50, "done": 50, "failed": 0, "skipped": 50}  # its own
     assert result.error_codes == {}
     assert ReportData.from_json(second.summary["report"]).seconds["inference"] == pytest.approx(5, abs=0.1)
+
+
+def test_the_report_reads_the_attempts_once(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long job has hundreds of thousands."""
+    real, reads = Store.attempts, []
+
+    def noted(store: Store, job_id: str) -> Any:
+        reads.append(job_id)
+        return real(store, job_id)
+
+    monkeypatch.setattr(Store, "attempts", noted)
+    job = open_job(make_settings())
+    answered(job)
+    _, found = ended(job)
+    assert reads == [job.job_id]
+    assert len(ReportData.from_json(found.summary["report"]).attempts) == 1
 
 
 def test_a_run_that_finished_rows_tells_its_own_story(make_settings: MakeSettings) -> None:
