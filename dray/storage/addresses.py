@@ -129,9 +129,7 @@ def masked_url(url: str) -> str:
     parsed = _database_url(url)
     if parsed is None:
         return "***" if (_is_suspect(url) if "://" in url else _LOGIN.search(url)) else url
-    if "=" in (
-        parsed.host or ""
-    ):  # an option that holds an "@": SQLAlchemy took what is before it for a login
+    if "=" in (parsed.host or ""):  # of an option that holds an "@", SQLAlchemy took the begin for a login
         return f"{parsed.drivername}://***"
     return _masked(parsed, _hidden_options(parsed))
 

@@ -81,9 +81,7 @@ class SharedEngines:
             found = self._shared[key]
             found.users = max(0, found.users - 1)
             if not found.users:
-                leave(
-                    found.engine
-                )  # a store that is opened meanwhile waits, and begins with a new connection
+                leave(found.engine)  # a store that is opened meanwhile waits, and begins a new connection
                 found.engine.dispose()
             idle = [other for other, one in self._shared.items() if not one.users]
             for other in idle[:-_KEPT]:
