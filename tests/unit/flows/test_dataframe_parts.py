@@ -10,9 +10,11 @@ import pandas
 import pytest
 
 from dray.errors import ConfigError
+from dray.kinds import output_columns
 from dray.requests.model import Outcome
 from dray.requests.outputs.files import write_outputs
 from dray.requests.outputs.kept import Kept, KeptColumn
+from dray.requests.outputs.parquet import ERRORS_SCHEMA, output_schema
 from flows.dataframe import _in_order, _read, _remove_others, batch_inference_frame
 from flows.parameters import RowOptions
 
@@ -25,8 +27,8 @@ def test_rows_of_all_parts_are_read_in_order(tmp_path: Path, part_bytes: int, se
     place = tmp_path / "a folder [1]"
     written = write_outputs([rows], directory=str(place), format="parquet", part_bytes=part_bytes)
     assert bool(written.parts("output")) is several
-    assert list(_read(written.output.uri)["index"]) == list(range(400))
-    assert _read(written.errors.uri).empty
+    assert list(_read(written.output.uri, output_schema(output_columns()))["index"]) == list(range(400))
+    assert _read(written.errors.uri, ERRORS_SCHEMA).empty
 
 
 def test_kept_columns_stand_beside_those_of_dray_whatever_they_are_called(tmp_path: Path) -> None:
@@ -41,6 +43,26 @@ def test_kept_columns_stand_beside_those_of_dray_whatever_they_are_called(tmp_pa
     assert frame["row_error_code"].to_dict() == {7: "mine", 9: "yours"}
     assert frame["n"].to_dict() == {7: 1, 9: 2}
     assert frame["error_code"].dropna().to_dict() == {9: "poison"}
+
+
+@pytest.mark.parametrize("second", [Outcome(1, "b", b"{}"), Outcome(1, "b", error_code="poison")])
+def test_kept_ids_and_flags_with_a_null_among_them_are_what_they_were(
+    tmp_path: Path, second: Outcome
+) -> None:
+    """As floats, ids of 64 bits are others."""
+    big = 1234567890123456789
+    (tmp_path / "kept").write_text(f"[0,{big},true]\n[1,null,null]\n[2,{big + 1},false]\n")
+    columns = [KeptColumn(name="tweet", type="integer"), KeptColumn(name="seen", type="boolean")]
+    rows = [Outcome(0, "a", b"{}"), second, Outcome(2, "c", b"{}")]
+    kept = Kept(uri=str(tmp_path / "kept"), columns=tuple(columns))
+    written = write_outputs([rows], directory=str(tmp_path / "day=1"), format="parquet", kept=kept)
+    result: Any = SimpleNamespace(output=written.output.uri, errors=written.errors.uri)
+    frame = _in_order(pandas.DataFrame({"x": [1, 2, 3]}), result)
+    assert [str(kind) for kind in frame[["tweet", "seen"]].dtypes] == ["Int64", "boolean"]
+    assert frame["tweet"].dropna().to_dict() == {0: big, 2: big + 1}
+    assert frame["seen"].dropna().to_dict() == {0: True, 2: False}
+    assert frame["score"].dtype == "float64"
+    assert "day" not in frame
 
 
 @pytest.mark.parametrize("there", [".dray/owner.json", "output.parquet"])
