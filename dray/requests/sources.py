@@ -14,7 +14,7 @@ from dray.requests.columns.template import runs_of
 from dray.requests.media.medium import roots_of
 from dray.requests.reading.dataset_hints import told_of_hub
 from dray.requests.reading.formats import FORMATS, Format, format_of, told_of_pattern
-from dray.requests.reading.inputs import refuse_odd
+from dray.requests.reading.inputs import local_pattern, refuse_odd
 from dray.storage.addresses import HUB, refuse_secret
 from dray.storage.files import local_path
 
@@ -249,7 +249,7 @@ def _told_of(name: str) -> str:
     if name.startswith(HUB):
         return told_of_hub(name)
     if "://" not in name and any(sign in name for sign in "*?[") and not Path(name).exists():
-        return told_of_pattern(str(local_path(name)))
+        return told_of_pattern(local_pattern(local_path(name)))
     return (
         "cannot tell the format from the name; give the file, or a link to it, one that ends in "
         f"{', '.join(FORMATS)} (and .gz or .zst)"

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dray.errors import InputError, Problem
 from dray.requests.reading.dataset_hints import told_of_dataset, told_of_other
-from dray.requests.reading.formats import told_of_folder
+from dray.requests.reading.formats import known_ending, told_of_folder
 from dray.storage import objects, remote
 from dray.storage.addresses import HUB
 from dray.storage.datasets import AbsentError, DatasetError, address_of, is_dataset
@@ -80,7 +80,7 @@ def _would_match(item: str, uri: str) -> bool:
     path = local_path(item)
     if path.exists():
         return False
-    pattern = _local_pattern(path)
+    pattern = local_pattern(path)
     if not path.is_absolute():
         pattern = f"{glob.escape(str(Path.cwd()))}/{pattern}"
     return _matches(_parts(str(local_path(uri))), _parts(pattern))
@@ -220,19 +220,35 @@ def _expand_local(item: str) -> list[FileRef]:
     refuse_odd([item])
     if path.exists() or not _WILDCARD.search(str(path)):
         return [FileRef(uri=item, size=path.stat().st_size)]
-    found = glob.glob(_local_pattern(path), recursive=True)  # noqa: PTH207  takes absolute patterns
+    found = glob.glob(local_pattern(path), recursive=True)  # noqa: PTH207  takes absolute patterns
     matches = [Path(name) for name in sorted(found)]
     _refuse_undecodable(matches)
-    refuse_odd([str(match) for match in matches if not match.is_dir()])
-    refs = [FileRef(uri=str(match), size=match.stat().st_size) for match in matches if match.is_file()]
-    if not refs:
+    folders = {match for match in matches if match.is_dir()}
+    files = [match for match in matches if match not in folders]
+    _refuse_named_as_files(folders, files)
+    refuse_odd([str(file) for file in files])
+    if not files:
         raise refused("missing_input", "the pattern matches no file", item)
-    return refs
+    return [_local_ref(file) for file in files]
 
 
-def _local_pattern(path: Path) -> str:
+def _refuse_named_as_files(folders: Collection[Path], files: Sequence[Path]) -> None:
+    """Refuse such folders, as Spark writes them, unless the same pattern names the files below them."""
+    named = {folder for folder in folders if known_ending(folder.name)}
+    if named:
+        named -= {folder for file in files for folder in file.parents}
+    refuse_odd([str(folder) for folder in sorted(named)])
+
+
+def _local_ref(file: Path) -> FileRef:
+    with reading(str(file)):  # what a link leads to may be gone
+        return FileRef(uri=str(file), size=file.stat().st_size)
+
+
+def local_pattern(path: Path) -> str:
     """A pattern as ``glob`` takes it. The names of its folders may hold these signs themselves."""
-    return f"{glob.escape(str(path.parent))}/{path.name}" if path.parent.is_dir() else str(path)
+    there = next((folder for folder in path.parents if folder.is_dir()), path.parents[-1])
+    return str(Path(glob.escape(str(there))) / path.relative_to(there))
 
 
 def _expand_dataset(item: str) -> list[FileRef]:
