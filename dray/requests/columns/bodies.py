@@ -40,7 +40,7 @@ BESIDE_OTHERS = _names(
 )
 """What is one only beside one of those. Data sets have such columns too: there ``model`` wrote the answer."""
 
-_OBJECTS = _names(
+OBJECTS = _names(
     "chat_template_kwargs functions logit_bias response_format structured_outputs tool_choice tools"
 )
 """What is a list or an object. Data sets have it as JSON in a text, as columns have one type."""
@@ -58,7 +58,7 @@ def with_fields(body: dict[str, Any], row: Mapping[str, Any], fields: BodyFields
         if name not in fields.names:
             continue
         value = row[name]
-        if name in _OBJECTS and isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        if name in OBJECTS and isinstance(value, str) and value.lstrip().startswith(("[", "{")):
             body[name] = plain(parsed(value, name, f"{name} with json.dumps"), name, nulls=True)
         elif fields.nulls:
             body[name] = value

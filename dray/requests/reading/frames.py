@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from dray.errors import ConfigError
+from dray.requests.columns.bodies import ALWAYS, BESIDE_OTHERS, OBJECTS
 from dray.requests.columns.row_builder import columns_of
 from dray.requests.reading.settling import COLUMNS
 from dray.requests.sources import Rows, RowShape, check_fields, checked
@@ -37,17 +40,12 @@ def frame_to_source(
     Raises:
         ConfigError: the options do not go together, or a column cannot be stored; names it.
     """
-    import pyarrow
-    from pyarrow import parquet
-
     check_fields(shape)
     names = [str(name) for name in frame.columns]
     if not (shape.is_open and shape.kind.conversation is not None and not set(COLUMNS).isdisjoint(names)):
         checked(shape, "a DataFrame")
     _refuse_index(frame, names, shape)
-    written = pyarrow.BufferOutputStream()
-    parquet.write_table(_table(frame, shape), written, compression="zstd", row_group_size=16_384)
-    path = _kept(written.getvalue().to_pybytes(), directory, before_writing)
+    path = _kept(_stored(frame, shape), directory, before_writing)
     return Rows(inputs=(str(path),), format="parquet", shape=shape)
 
 
@@ -59,39 +57,57 @@ def _refuse_index(frame: pandas.DataFrame, names: Collection[str], shape: RowSha
             )
 
 
-def _table(frame: pandas.DataFrame, shape: RowShape) -> pyarrow.Table:
-    """All columns; those alone that rows are made of, where others cannot be stored."""
+def _stored(frame: pandas.DataFrame, shape: RowShape) -> bytes:
+    """All columns, as Parquet; those alone that rows are made of, where others cannot be stored."""
     import pandas
     import pyarrow
 
-    wanted = columns_of(shape)
-    read = [
-        (place, name) for place, name in enumerate(map(str, frame.columns)) if shape.is_open or name in wanted
-    ]
+    wanted = {*columns_of(shape), *((*COLUMNS, *ALWAYS, *BESIDE_OTHERS) if shape.is_open else ())}
+    read = [(place, name) for place, name in enumerate(map(str, frame.columns)) if name in wanted]
     odd = [place for place, _ in read if isinstance(frame.dtypes.iloc[place], pandas.PeriodDtype)]
     if not odd:  # Parquet would keep their number: months or days since 1970
-        try:
-            whole = pyarrow.Table.from_pandas(frame, preserve_index=False)
-        except (pyarrow.ArrowException, ValueError, TypeError):
-            pass
-        else:
-            return whole.replace_schema_metadata(None)
+        with suppress(*_unstorable()):
+            return _parquet(pyarrow.Table.from_pandas(frame, preserve_index=False))
     columns: dict[str, pyarrow.Array[Any]] = {}
     for place, name in read:
         if name in columns:
             raise ConfigError(f"the frame has two columns of the name {name!r}; rename one")
         series = frame.iloc[:, place]
         columns[name] = _array(series.astype("string") if place in odd else series, name, shape)
-    return pyarrow.table(columns)
+    return _parquet(pyarrow.table(columns))
+
+
+def _parquet(table: pyarrow.Table) -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    written = pyarrow.BufferOutputStream()
+    plain = table.replace_schema_metadata(None)
+    parquet.write_table(plain, written, compression="zstd", row_group_size=16_384)
+    return written.getvalue().to_pybytes()
+
+
+def _unstorable() -> tuple[type[Exception], ...]:
+    """What values raise that Arrow or Parquet does not take. Nothing here is written to a disk."""
+    import pyarrow
+
+    return pyarrow.ArrowException, ValueError, TypeError, OverflowError, OSError
 
 
 def _array(series: pandas.Series[Any], name: str, shape: RowShape) -> pyarrow.Array[Any]:
-    import pyarrow
+    """A column that Parquet takes, as JSON where it takes no other.
 
+    Texts beside lists of parts are of one type then, and an object may be empty.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    array: pyarrow.Array[Any] | None = None
     try:
-        array: pyarrow.Array[Any] = pyarrow.array(series, from_pandas=True)
-    except (pyarrow.ArrowException, ValueError, TypeError) as error:
-        if name == shape.messages_column:  # texts beside lists of parts: as JSON they are one type
+        array = pyarrow.array(series, from_pandas=True)
+        parquet.write_table(pyarrow.table({name: array}), pyarrow.MockOutputStream(), compression="none")
+    except _unstorable() as error:
+        if _is_read_as_json(name, shape) or (array is not None and _is_kept_alone(name, shape)):
             return pyarrow.array([_json(value, name) for value in series], pyarrow.string())
         advice = (
             f"name it as the column of messages (messages_column={name!r})"
@@ -105,6 +121,14 @@ def _array(series: pandas.Series[Any], name: str, shape: RowShape) -> pyarrow.Ar
     return array
 
 
+def _is_read_as_json(name: str, shape: RowShape) -> bool:
+    return name == shape.messages_column or (shape.is_open and name in OBJECTS)
+
+
+def _is_kept_alone(name: str, shape: RowShape) -> bool:
+    return name in shape.keep_columns and name not in columns_of(replace(shape, keep_columns=()))
+
+
 def _json(value: object, name: str) -> str | None:
     if value is None or isinstance(value, str | float):  # NaN stands for none
         return value if isinstance(value, str) else None
@@ -112,8 +136,8 @@ def _json(value: object, name: str) -> str | None:
         return orjson.dumps(value, default=_as_list).decode()
     except TypeError:
         raise ConfigError(
-            f"the frame's column {name!r} holds messages with values that JSON has not; give texts, numbers, "
-            "lists and dicts"
+            f"the frame's column {name!r} holds values that JSON has not; give texts, numbers, lists and "
+            "dicts"
         ) from None
 
 

@@ -10,7 +10,8 @@ import pandas
 import pytest
 
 from dray.errors import ConfigError
-from dray.requests import Kind, RowShape, Source, frame_to_source, source_digest
+from dray.requests import Kind, Limits, RowDefaults, RowShape, Source, frame_to_source, settled, source_digest
+from dray.requests.reading.readers import files_of, read_rows
 from tests.unit.requests.taking import asked, take
 
 pytestmark = pytest.mark.unit
@@ -70,12 +71,45 @@ def test_a_column_of_messages_is_found_in_a_frame_as_in_a_file(tmp_path: Path, c
     assert asked_of(tmp_path, pandas.DataFrame({column: [[USER]]}), RowShape()) == [[USER]]
 
 
-@pytest.mark.parametrize("odd", [[1, "x"], [object(), object()], [1 + 2j, 3j]])
-def test_a_column_that_no_row_is_made_of_may_hold_anything(tmp_path: Path, odd: list[Any]) -> None:
+ODD: list[Any] = [
+    [1, "x"],
+    [object(), object()],
+    [1 + 2j, 3j],
+    [{}, {}],  # Arrow takes these, and Parquet does not
+    [{"x": {}}, None],
+    pandas.cut([1, 2], 2),
+    [2**70, 1],
+]
+
+
+@pytest.mark.parametrize("twice", [True, False])
+@pytest.mark.parametrize("odd", ODD)
+def test_a_column_that_no_row_is_made_of_may_hold_anything(tmp_path: Path, odd: Any, twice: bool) -> None:
     frame = pandas.DataFrame({"text": ["a", None], "id": [1, 2], "odd": odd})
-    frame.insert(3, "odd", [1, 2], allow_duplicates=True)
+    if twice:
+        frame.insert(3, "odd", [1, 2], allow_duplicates=True)
     source = frame_to_source(frame, tmp_path / "f", replace(TEXTS, id_column="id"))
     assert asked(take(tmp_path, source, skip_invalid=True)) == [("1", "a")]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_so_may_one_beside_messages(tmp_path: Path, odd: Any) -> None:
+    frame = pandas.DataFrame({"messages": [[USER], [USER]], "odd": odd})
+    assert asked_of(tmp_path, frame, RowShape()) == [[USER], [USER]]
+
+
+def test_objects_without_a_name_are_kept_and_asked_as_others_are(tmp_path: Path) -> None:
+    """Parquet has no type for them: an argument of a tool that takes any object, say."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    frame = pandas.DataFrame({"messages": [[USER], [USER]], "tools": [[tool], None], "meta": [{"a": {}}, {}]})
+    shape = RowShape(keep_columns=("meta",))
+    source, _ = settled(frame_to_source(frame, tmp_path / "f", shape))
+    rows = list(read_rows(source, files_of(source), RowDefaults(), Limits()))
+    assert [row.envelope and row.envelope.body for row in rows] == [
+        {"messages": [USER], "tools": [tool]},
+        {"messages": [USER]},
+    ]
+    assert [row.kept for row in rows] == [('{"a":{}}',), ("{}",)]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +122,14 @@ def test_a_column_that_no_row_is_made_of_may_hold_anything(tmp_path: Path, odd: 
             pandas.DataFrame({"messages": [[USER], [{**USER, "content": [{"type": "text", "text": "a"}]}]]}),
             RowShape(),
             "messages_column='messages'",
+        ),
+        (pandas.DataFrame({"text": [{}, {}]}), TEXTS, "column 'text' cannot be stored"),
+        (pandas.DataFrame({"text": pandas.cut([1, 2], 2)}), TEXTS, "column 'text' cannot be stored"),
+        (pandas.DataFrame({"text": [2**70]}), TEXTS, "column 'text' cannot be stored"),
+        (
+            pandas.DataFrame({"text": ["a"], "n": [2**70]}),
+            replace(TEXTS, keep_columns=("n",)),
+            "column 'n' cannot be stored",
         ),
     ],
 )
