@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
-from math import isfinite, isnan
+from math import isfinite, isinf, isnan
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -234,9 +234,21 @@ def _plain(value: Any, column: str) -> Any:
 
 def _nested(value: Any, column: str) -> Any:
     try:
-        return orjson.loads(orjson.dumps(value, default=_part))
+        written = orjson.dumps(value, default=_part)
+        if b"null" in written:  # perhaps of infinity
+            written = orjson.dumps(_finite(value), default=_part)
+        return orjson.loads(written)
     except (TypeError, ValueError):
         raise _unkept(column) from None
+
+
+def _finite(value: Any) -> Any:
+    """Infinite numbers as text, as outside of lists and objects."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return str(value) if isinstance(value, float) and isinf(value) else value
 
 
 def _unkept(column: str) -> BadRow:

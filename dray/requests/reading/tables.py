@@ -13,6 +13,13 @@ from dray.errors import InputError, Problem
 from dray.requests.columns.row_builder import columns_of
 from dray.requests.columns.template import Unreadable, missing_column
 from dray.requests.media.medium import columns_of_files
+from dray.requests.precision import (
+    ROUNDED,
+    holds_long,
+    holds_rounded,
+    in_own_precision,
+    with_short_halves,
+)
 from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.partitions import partition_of
 from dray.requests.sources import Rows, RowShape
@@ -39,7 +46,6 @@ BATCH_BYTES = 64 << 20
 _REPEATED_ROWS = 32  # of a Parquet file whose texts may repeat: 0.5 us more each than 1,024 at a time
 _PLAIN = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))  # each value is there itself
 _DELIMITERS = (";", "\t", "|", ",")
-_ROUNDED = 2**63  # from here on the parser makes floats of whole numbers
 _TOO_LARGE = Unreadable("a number of more than 64 bits", "number_too_large", "; write it as text")
 _TOO_LONG = "\0over the limit\0"  # stands for a line
 
@@ -59,7 +65,7 @@ def file_rows(
 def _json_rows(
     uri: str, shape: RowShape, limit: int, options: ObjectStoreOptions | None
 ) -> Iterator[TableRow]:
-    columns = tuple(columns_of(shape))
+    columns, kept = tuple(columns_of(shape)), frozenset(shape.keep_columns)
     folders = partition_of(uri, columns)
     for number, line in json_lines(uri, limit=limit, options=options):
         if line is None:
@@ -73,15 +79,22 @@ def _json_rows(
             continue
         for column in columns:
             value = row.get(column)
-            if type(value) is float and abs(value) >= _ROUNDED and _is_whole(line, column):
+            if type(value) is float:
+                large = abs(value) >= ROUNDED
+            else:
+                large = column in kept and isinstance(value, list | dict) and holds_rounded(value)
+            if large and _is_whole(line, column):
                 row[column] = _TOO_LARGE
         yield number, folders | row if folders else row
 
 
 def _is_whole(line: bytes, column: str) -> bool:
-    """Whether a number is written as a whole one, of which the parser has made a float; 1e20 is a float."""
+    """Whether a number is written as a whole one, of which the parser has made a float; 1e20 is a float.
+
+    Of a list or an object: whether it holds such a number.
+    """
     try:
-        return type(json.loads(line)[column]) is int
+        return holds_long(json.loads(line)[column])
     except RecursionError:  # the parser of the row takes more levels
         return True
 
@@ -264,23 +277,19 @@ def is_long(text: str, limit: int) -> bool:
 
 
 def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
-    import numpy
     import pyarrow
 
-    if pyarrow.types.is_float32(column.type):  # 0.1, and not the nearest number of twice the precision
-        return [None if text is None else float(text) for text in column.cast(pyarrow.string()).to_pylist()]
-    if pyarrow.types.is_float16(column.type):
-        return [None if one is None else float(str(numpy.float16(one))) for one in column.to_pylist()]
     if column.type == pyarrow.time64("ns"):  # Python's times end at microseconds
         return [
             time if text is None or text.endswith("000") else text
             for time, text in zip(column.to_pylist(), column.cast(pyarrow.string()).to_pylist(), strict=True)
         ]
+    column = in_own_precision(column)
     try:
         found: list[Any] = column.to_pylist()
     except (ValueError, OverflowError, KeyError):  # no writer or reader checks that texts are UTF-8
         found = [_parquet_value(value) for value in column]
-    return found
+    return with_short_halves(found, column.type)
 
 
 def _parquet_value(value: pyarrow.Scalar[Any]) -> Any:

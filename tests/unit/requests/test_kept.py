@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import numpy
 import orjson
 import pyarrow
 import pytest
@@ -158,6 +160,62 @@ def test_values_of_parquet_are_written_as_text_where_json_has_no_such_type(tmp_p
         "narrow": 0.1,
     }
     assert read["narrow"].to_pylist() == [0.1]
+
+
+_HALF = pyarrow.float16()
+_SINGLE = pyarrow.float32()
+
+
+@pytest.mark.parametrize("kind", [_SINGLE, _HALF])
+@pytest.mark.parametrize(
+    ("nest", "type_of"),
+    [
+        (lambda one: [one, None, 1.5], pyarrow.list_),
+        (lambda one: [one, None, 1.5], pyarrow.large_list),
+        (lambda one: [one, None, 1.5], lambda kind: pyarrow.list_(kind, 3)),
+        (
+            lambda one: {"x": one, "s": "0.1"},
+            lambda kind: pyarrow.struct([("x", kind), ("s", pyarrow.string())]),
+        ),
+        (
+            lambda one: [{"x": [one]}],
+            lambda kind: pyarrow.list_(pyarrow.struct([("x", pyarrow.list_(kind))])),
+        ),
+    ],
+)
+def test_numbers_in_lists_and_objects_are_written_in_their_own_precision(
+    tmp_path: Path, kind: pyarrow.DataType, nest: Callable[[Any], Any], type_of: Callable[[Any], Any]
+) -> None:
+    """An embedding's 0.1 is no 0.10000000149011612."""
+    values = [nest(numpy.float16(one) if kind == _HALF else one) for one in (0.1, float("inf"))]
+    table = {"q": ["x", "y", "z"], "a": pyarrow.array([values[0], None, values[1]], type_of(kind))}
+    parquet.write_table(pyarrow.table(table), tmp_path / "in.parquet")
+    kept = take(tmp_path, tmp_path / "in.parquet", keep=["a"]).kept
+    rows, _ = written(tmp_path / "out", kept, [outcomes([0, 1, 2])])
+    assert rows == {0: {"a": nest(0.1)}, 1: {"a": None}, 2: {"a": nest("inf")}}
+
+
+@pytest.mark.parametrize(
+    ("value", "taken"),
+    [
+        ('{"id":123456789012345678901234}', False),
+        ('[["x",1.5,{"v":[-99999999999999999999,1]}]]', False),
+        ('{"id":[18446744073709551615,-9223372036854775808,"123456789012345678901234",1e30,null]}', True),
+        ("[0.12345678901234567890123]", True),
+    ],
+)
+def test_whole_numbers_beyond_64_bits_are_refused_wherever_they_stand(
+    tmp_path: Path, value: str, taken: bool
+) -> None:
+    """Else they would be rounded."""
+    (tmp_path / "in.jsonl").write_text(f'{{"q":"x","a":{value},"other":[99999999999999999999]}}\n')
+    if taken:
+        kept = take(tmp_path, tmp_path / "in.jsonl", keep=["a"]).kept
+        rows, _ = written(tmp_path / "out", kept, [outcomes([0])])
+        assert rows == {0: {"a": json.loads(value)}}
+        return
+    [bad] = problems(tmp_path, tmp_path / "in.jsonl", keep=["a"])
+    assert (bad.code, bad.field) == ("number_too_large", "a")
 
 
 def test_times_in_lists_are_written_as_others_are(tmp_path: Path) -> None:
