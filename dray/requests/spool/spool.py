@@ -169,11 +169,13 @@ def _whole(uri: str, offset: int, length: int, options: ObjectStoreOptions | Non
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    rest = b""
+    begun: list[bytes] = []  # pieces of a line: one of a large image passes many blocks
     for block in blocks:
-        parts = block.split(b"\n")
-        parts[0] = rest + parts[0]
-        rest = parts.pop()
-        yield from parts
-    if rest:
+        first, *lines = block.split(b"\n")
+        begun.append(first)
+        if lines:
+            yield b"".join(begun)
+            begun = [lines.pop()]
+            yield from lines
+    if rest := b"".join(begun):
         yield rest

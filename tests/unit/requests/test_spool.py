@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dray.requests.spool import spool
 from dray.requests.spool.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks
 from dray.requests.spool.spool import (
     SpoolWriter,
+    _lines,
     decode,
     encode,
     index_of,
@@ -129,6 +131,20 @@ def test_chunks_are_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(spool, "_CHUNK_BYTES", 1000)
     writer, uri = written(list(range(10)), tmp_path, {"prompt": "x" * 600})
     assert [len(chunk) for chunk in read_shard(uri, 0, writer.offset)] == [2] * 5
+
+
+@given(st.lists(st.binary(max_size=3) | st.sampled_from([b"\n", b"a\n", b"\n\nb"])))
+def test_lines_are_the_same_however_they_come_in_blocks(blocks: list[bytes]) -> None:
+    *whole, rest = b"".join(blocks).split(b"\n")
+    assert list(_lines(iter(blocks))) == [*whole, *([rest] if rest else [])]
+
+
+def test_a_long_line_takes_the_time_of_its_length() -> None:
+    """One of 20 MB, in blocks of 4 KiB: copied whole at each block, it took over 5 s."""
+    started = time.thread_time()
+    [line] = _lines(iter([b"x" * 4096] * 5000))
+    assert len(line) == 4096 * 5000
+    assert time.thread_time() - started < 2
 
 
 def test_a_lost_or_shortened_spool_is_no_empty_one(tmp_path: Path) -> None:
