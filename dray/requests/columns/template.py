@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from dray.codes import ErrorCode
@@ -117,10 +118,14 @@ def missing_column(
     if csv and not all(_CSV_NAME.fullmatch(name.strip()) for name in names):
         told = f"there are {len(names)}, and not all of them look like names: does the first line hold names?"
         return BadRow(code, f"{place} column {column!r}; {told}", column)
+    return BadRow(code, f"{place} column {column!r}; {_meant(column, tuple(names))}{named(names)}", column)
+
+
+@lru_cache(maxsize=64)  # to compare names takes longer than all else of a row, and rows have the same ones
+def _meant(column: str, names: tuple[str, ...]) -> str:
     near = {_bare(name): name for name in names}
     found = get_close_matches(_bare(column), near, n=1)
-    meant = f"did you mean {_shown(near[found[0]])}? " if found else ""
-    return BadRow(code, f"{place} column {column!r}; {meant}{named(names)}", column)
+    return f"did you mean {_shown(near[found[0]])}? " if found else ""
 
 
 def named(columns: Sequence[str]) -> str:
