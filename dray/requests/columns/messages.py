@@ -7,10 +7,15 @@ model can follow such a conversation is the engine's to judge.
 
 from __future__ import annotations
 
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import orjson
 
+from dray.requests.columns.template import plain_decimal
+from dray.requests.precision import INTEGERS
 from dray.requests.validate import BadRow, check_text
 
 _ROLES = {
@@ -24,7 +29,6 @@ _ROLES = {
 """What ShareGPT calls the speakers, and what the chat format calls them."""
 
 _LEVELS = 200  # orjson writes 254, and the request is around these
-_INTEGERS = range(-(2**63), 2**64)  # what orjson writes
 _WANTED = "messages are a list of objects with role and content"
 
 
@@ -62,7 +66,7 @@ def parsed(text: str, column: str, advice: str) -> Any:
 
 
 def _message(part: object, place: str) -> dict[str, Any]:
-    found = plain(part, place)
+    found = plain(part, place, texts=True)  # no template reads the dates that data sets have there
     if not isinstance(found, dict):
         raise BadRow("invalid_messages", f"the message is no object; {_WANTED}", place)
     sharegpt = "role" not in found and "from" in found
@@ -89,24 +93,46 @@ def _of_sharegpt(message: dict[str, Any], place: str) -> dict[str, Any]:
     return {"role": role, "content": message.get("value")}
 
 
-def plain(value: object, place: str, level: int = 0, *, nulls: bool = False) -> Any:
-    """``value`` where JSON can hold it, or BadRow; without the nulls in its objects unless ``nulls``."""
-    if level > _LEVELS:
+def plain(
+    value: object, place: str, path: tuple[str | int, ...] = (), *, nulls: bool = False, texts: bool = False
+) -> Any:
+    """``value`` as JSON can hold it, without the nulls in its objects unless ``nulls``.
+
+    With ``texts``, dates, decimals and the like become text. BadRow where ``value`` holds something else.
+    """
+    if len(path) > _LEVELS:
         raise BadRow("invalid_value", f"the value is nested too deeply: over {_LEVELS} levels", place)
     if isinstance(value, str):
         return check_text(value, place)
-    if value is None or isinstance(value, float) or (isinstance(value, int) and value in _INTEGERS):
+    if value is None or isinstance(value, float) or (isinstance(value, int) and value in INTEGERS):
         return value
-    if isinstance(value, list):
-        return [plain(part, place, level + 1, nulls=nulls) for part in value]
+    if isinstance(value, list | tuple):
+        return [
+            plain(part, place, (*path, number), nulls=nulls, texts=texts) for number, part in enumerate(value)
+        ]
     if isinstance(value, dict):
         return {
-            check_text(str(name), place): plain(part, place, level + 1, nulls=nulls)
+            check_text(str(name), place): plain(part, place, (*path, str(name)), nulls=nulls, texts=texts)
             for name, part in value.items()
             if nulls or part is not None
         }
-    raise BadRow(
-        "invalid_value",
-        f"the value holds a {type(value).__name__}; it can hold texts, numbers, lists and objects",
-        place,
-    )
+    text = _text(value) if texts else None
+    if text is None:
+        raise _not_json(value, place, path)
+    return text
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return plain_decimal(value)
+    return str(value) if isinstance(value, UUID | timedelta) else None
+
+
+def _not_json(value: object, place: str, path: tuple[str | int, ...]) -> BadRow:
+    """The names in ``path`` are of a table's columns: JSON holds no such value."""
+    what = "number of more than 64 bits" if isinstance(value, int) else type(value).__name__
+    inside = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
+    told = f"the value is a {what}, which JSON cannot hold; leave it out, or write it as text"
+    return BadRow("invalid_value", told, place + inside)
