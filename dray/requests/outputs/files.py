@@ -82,13 +82,12 @@ class Writer(Protocol):
 
 
 def write_outputs(
-    pages: Iterable[PageT],
+    pages: Iterable[Page],
     *,
     directory: str,
     format: OutputFormat = "jsonl",  # noqa: A002  the user's word for it
     kept: Kept | None = None,
     part_bytes: int = PART_BYTES,
-    observe: Callable[[PageT], None] | None = None,
     stage: Stage | None = None,
     confirm: Callable[[Mapping[str, FileInfo]], None] = lambda _infos: None,
     replace_all: bool = False,
@@ -103,26 +102,24 @@ def write_outputs(
     with Drafts(directory, stage=stage, options=options) as drafts:
         if replace_all:
             drafts.replace_all()
-        written = fill(drafts, pages, format=format, kept=kept, part_bytes=part_bytes, observe=observe)
+        written = fill(drafts, pages, format=format, kept=kept, part_bytes=part_bytes)
         drafts.publish(confirm)
     return written
 
 
 def fill(
     drafts: Drafts,
-    pages: Iterable[PageT],
+    pages: Iterable[Page],
     *,
     format: OutputFormat = "jsonl",  # noqa: A002  the user's word for it
     kept: Kept | None = None,
     part_bytes: int = PART_BYTES,
-    observe: Callable[[PageT], None] | None = None,
 ) -> Written:
     """Write answers and error rows into drafts of their files, which are safe then and have no names yet.
 
     What fits into ``part_bytes`` is one file, the rest is numbered parts of that size at most, with a
-    manifest. ``pages`` hold outcomes in index order; ``observe`` sees each as it passes. An upload to S3 has
-    its name from its first byte: where one file turns out to be several, the pages are read once more.
-    ``kept`` columns stand beside each row.
+    manifest. ``pages`` hold outcomes in index order. An upload to S3 has its name from its first byte: where
+    one file turns out to be several, the pages are read once more. ``kept`` columns stand beside each row.
 
     Raises:
         JobFailedError: the place takes no more, or the kept columns are gone.
@@ -134,7 +131,7 @@ def fill(
             for stem in ("output", "errors")
         ]
         try:
-            _write(_writer(format, kept, *series), pages, kept, observe)
+            _write(_writer(format, kept, *series), pages, kept)
         except OutgrownError as outgrown:
             if iter(pages) is pages:
                 raise TypeError("pages that are written to S3 in parts must be readable twice") from outgrown
@@ -144,17 +141,10 @@ def fill(
             return Written(files=drafts.settle())
 
 
-def _write(
-    writer: Writer,
-    pages: Iterable[PageT],
-    kept: Kept | None,
-    observe: Callable[[PageT], None] | None,
-) -> None:
+def _write(writer: Writer, pages: Iterable[Page], kept: Kept | None) -> None:
     beside = None if kept is None else kept.beside()
     for page in pages:
         writer.add(page, None if beside is None else beside(page))
-        if observe is not None:
-            observe(page)
     writer.close()
 
 
