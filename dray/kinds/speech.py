@@ -20,7 +20,7 @@ CHUNK_SECONDS = 30.0
 """Sound of one sequence: Whisper's. Other models take more at once, and are counted as many."""
 
 _HEAD = 64  # characters of base64: 48 bytes
-_BASE64 = re.compile(r"[^,]{0,256},")
+_BASE64 = re.compile(r"data:[^,]{0,256},", re.IGNORECASE)
 _BYTES_PER_SECOND = 16_000  # of sound whose header does not tell: 128 kbit/s
 _MOST_CHUNKS = 240  # two hours
 
@@ -28,7 +28,7 @@ _MOST_CHUNKS = 240  # two hours
 def sequences(body: Body) -> tuple[str, int]:
     """The chunks that a sound will be cut into, as far as its first bytes tell."""
     url = body.get(SOUND)
-    found = _BASE64.match(url) if isinstance(url, str) and url[:5].lower() == "data:" else None
+    found = _BASE64.match(url) if isinstance(url, str) else None
     if found is None or not isinstance(url, str):
         return SOUND, 1
     size = (len(url) - found.end()) * 3 // 4

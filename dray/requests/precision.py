@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow
 
+EXACT = 2**53
+"""From here on floats skip whole numbers."""
+
 ROUNDED = 2**63
 """From here on the parser of JSON makes floats of whole numbers."""
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from dray.kinds import KINDS
+from dray.requests.precision import EXACT
 
 WITHOUT_EFFECT: Final = frozenset(
     {
@@ -59,7 +60,6 @@ Doubt = Literal["sampled", "own_id"]
 """Why a repeated request is not known to get the same answer: it is sampled, or names its own id."""
 
 _TEXT_OR_NONE = (str, type(None))
-_EXACT = 2**53
 _NO_SEED = -1  # to vLLM
 _SPLIT = b"\0"
 
@@ -124,7 +124,7 @@ def _in_order(value: Any) -> Any:
 
 def _number(value: Any) -> Any:
     """A whole number as an integer: 1.0 is 1."""
-    if type(value) is float and value.is_integer() and abs(value) < _EXACT:
+    if type(value) is float and value.is_integer() and abs(value) < EXACT:
         return int(value)
     return value
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray.requests.columns.template import value_of
+from dray.requests.columns.template import empty_cell, value_of
 from dray.requests.media.medium import SOUNDS, Medium, data_url, placer
-from dray.requests.validate import BadRow
 
 
 def file_url(cell: object, field: str, medium: Medium) -> str:
@@ -40,7 +39,7 @@ def sound_reader(column: str, root: str | None) -> Callable[[Mapping[str, Any]],
     def read(row: Mapping[str, Any]) -> str:
         value = value_of(row, column, "missing_column")
         if value is None:
-            raise BadRow("missing_value", f"the column {column!r} is empty (null) in this row", column)
+            raise empty_cell(column)
         return place(file_url(value, column, SOUNDS), column)
 
     return read

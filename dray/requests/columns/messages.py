@@ -14,7 +14,7 @@ from uuid import UUID
 
 import orjson
 
-from dray.requests.columns.template import plain_decimal
+from dray.requests.columns.template import empty_cell, plain_decimal
 from dray.requests.precision import INTEGERS
 from dray.requests.validate import BadRow, check_text
 
@@ -39,7 +39,7 @@ def messages_of(value: object, column: str, system_prompt: str | None = None) ->
     what is wrong, and at which message; never what the row holds.
     """
     if value is None:
-        raise BadRow("missing_value", f"the column {column!r} is empty (null) in this row", column)
+        raise empty_cell(column)
     if isinstance(value, str):
         value = parsed(value, column, "messages with json.dumps, or read plain texts with --prompt-column")
     if not isinstance(value, list):

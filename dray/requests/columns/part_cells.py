@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dray.requests.columns.media_cells import file_url
-from dray.requests.columns.template import value_of
+from dray.requests.columns.template import empty_cell, value_of
 from dray.requests.media.medium import placer
 from dray.requests.media.parts import ROW_LIMIT_BYTES, Part, PartForm
-from dray.requests.validate import BadRow
 
 
 def parts_reader(form: PartForm, column: str, root: str | None) -> Callable[[Mapping[str, Any]], list[Part]]:
@@ -26,12 +25,7 @@ def parts_reader(form: PartForm, column: str, root: str | None) -> Callable[[Map
     def read(row: Mapping[str, Any]) -> list[Part]:
         value = value_of(row, column, "missing_column")
         if value is None:
-            raise BadRow(
-                "missing_value",
-                f"the column {column!r} is empty (null) in this row; for no {medium.name}, give an empty "
-                "list",
-                column,
-            )
+            raise empty_cell(column, f"; for no {medium.name}, give an empty list")
         if not isinstance(value, list):
             return [part_of(value, column)]
         parts = [part_of(one, f"{column}[{number}]") for number, one in enumerate(value)]

@@ -17,12 +17,12 @@ from dray.requests.columns.part_cells import parts_reader, with_parts
 from dray.requests.columns.template import Template, documents_of, plain_decimal, text_of, value_of
 from dray.requests.media.medium import columns_of_files, roots_of
 from dray.requests.media.placing import FORMS, parts_placer
+from dray.requests.precision import EXACT
 from dray.requests.sources import BodyFields, RowShape
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
 
 _SPELLED = (int, UUID, Decimal, date, time)
 """Ids of these types have one spelling. Numbers with a fraction have several."""
-_EXACT = 2**53  # from here on floats skip whole numbers
 
 
 def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
@@ -122,7 +122,7 @@ def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:
 def _row_id(row: Mapping[str, Any], column: str) -> str:
     value = value_of(row, column, "missing_column")
     if isinstance(value, float):  # pandas makes floats of whole numbers where one is missing
-        value = None if isnan(value) else int(value) if abs(value) < _EXACT and value.is_integer() else value
+        value = None if isnan(value) else int(value) if abs(value) < EXACT and value.is_integer() else value
     if isinstance(value, _SPELLED) and not isinstance(value, bool):
         return plain_decimal(value) if isinstance(value, Decimal) else str(value)
     return check_text(check_custom_id(value, column), column)

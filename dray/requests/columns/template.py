@@ -128,6 +128,11 @@ def _meant(column: str, names: tuple[str, ...]) -> str:
     return f"did you mean {_shown(near[found[0]])}? " if found else ""
 
 
+def empty_cell(column: str, advice: str = "") -> BadRow:
+    """The verdict on a row with a null where dray needs a value."""
+    return BadRow("missing_value", f"the column {column!r} is empty (null) in this row{advice}", column)
+
+
 def named(columns: Sequence[str]) -> str:
     """Which columns there are."""
     more = ", …" if len(columns) > _NAMES_SHOWN else ""
@@ -169,7 +174,7 @@ def text_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
     if type(value) is str:
         return value
     if value is None or _is_nan(value):
-        raise BadRow("missing_value", f"the column {column!r} is empty (null) in this row", column)
+        raise empty_cell(column)
     told = next((told for kind, told in _NO_TEXT.items() if isinstance(value, kind)), None)
     if told is not None:
         raise BadRow("invalid_value", f"the column {column!r} holds no text in this row, but {told}", column)

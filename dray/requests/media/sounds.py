@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dray.requests.media.medium import SOUNDS
+from dray.requests.media.medium import SOUNDS, is_data
 from dray.requests.media.parts import Part, PartForm, listed
 
 _HELD = "input_audio"
@@ -29,7 +29,7 @@ def _held_url(part: Part, field: str) -> str:
         raise SOUNDS.bad(f"the sound has unknown fields: {listed(held)}", field)
     if not isinstance(data, str) or not data:
         raise SOUNDS.bad(f"the part has no data; its form is {_FORM}", f"{field}.{_HELD}.data")
-    if data[:5].lower() == "data:":
+    if is_data(data):
         raise SOUNDS.bad(
             "the data is a URL: give its base64 alone, or a part of the form " + SOUND.written,
             f"{field}.{_HELD}.data",

@@ -21,6 +21,7 @@ import orjson
 from dray.errors import InputError, JobFailedError, Problem
 from dray.requests.columns.template import plain_decimal, value_of
 from dray.requests.outputs.lines import Page
+from dray.requests.precision import EXACT
 from dray.requests.validate import BadRow, check_text
 from dray.storage.files import AtomicFile, open_lines, write_atomic
 from dray.storage.objects import ObjectStoreOptions
@@ -34,7 +35,6 @@ KEPT_COLUMNS = "kept"
 ColumnType = Literal["boolean", "integer", "number", "text", "json"]
 """What all values of a column are, but for nulls; ``json`` where they are of several types, or nested."""
 
-_EXACT = 2**53  # from here on floats skip whole numbers
 _LONGEST = 2**63
 _Type = ColumnType | Literal["long"]  # an integer that a float may not hold
 _BOTH: dict[frozenset[_Type], _Type] = {
@@ -203,7 +203,7 @@ def _type_of(value: Any) -> _Type:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int):
-        if abs(value) <= _EXACT:
+        if abs(value) <= EXACT:
             return "integer"
         return "long" if -_LONGEST <= value < _LONGEST else "json"
     if isinstance(value, float):

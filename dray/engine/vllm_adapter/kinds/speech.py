@@ -30,7 +30,7 @@ from dray.engine.vllm_adapter.media.sounds import chunks_of, read_files_alone
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import KINDS, SPEECH, Kind
 from dray.kinds.speech import SOUND
-from dray.requests.media.medium import SOUNDS
+from dray.requests.media.medium import SOUNDS, is_data
 from dray.requests.model import Request
 
 _FORMATS = ("json", "text", "verbose_json", "diarized_json")
@@ -110,7 +110,7 @@ class SpeechServing:
         if "file" in body:
             told = f"`file` is for uploads: give `{SOUND}`, a data URL, or a name below --audio-root"
             raise RequestRefused("unsupported_field", told, param="file")
-        if not isinstance(url, str) or url[:5].lower() != "data:":
+        if not isinstance(url, str) or not is_data(url):
             told = f"`{SOUND}` must be a text: a data URL, or a name below --audio-root"
             raise RequestRefused(SOUNDS.invalid, told, param=SOUND)
         if body.get("response_format", "json") not in _FORMATS:
