@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,28 +140,25 @@ def test_a_long_embedding_input_is_cut(embedding: Runner) -> None:
 
 @pytest.mark.parametrize(("chosen", "template"), [("cut-head", "<|bos|> $A"), ("cut-tail", "$A <|end|>")])
 def test_the_special_token_of_a_long_embedding_input_stays(
-    embedding: Runner, chosen: Overflow, template: str, monkeypatch: pytest.MonkeyPatch
+    embedding: Runner,
+    lively_model: Path,
+    chosen: Overflow,
+    template: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The begin of a text was cut with the token before it, which a model with CLS pooling reads alone."""
     from tokenizers.processors import TemplateProcessing
+    from vllm.tokenizers import get_tokenizer
 
-    serve = embedding.engine._serve
-    tokenizer = serve._client.renderer.tokenizer
+    serve, tokenizer = embedding.engine._serve, get_tokenizer(str(lively_model))
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<|bos|>", "<|end|>")]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=special)
     text = f"{words(WORDS, 'late')} {words(WORDS, 'soon')}"
     ids = tokenizer(text, add_special_tokens=False).input_ids
-    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<|bos|>", "<|end|>")]
-    kept = (
-        [tokenizer.bos_token_id, *ids[1 - CONTEXT :]]
-        if chosen == "cut-head"
-        else [*ids[: CONTEXT - 1], tokenizer.eos_token_id]
-    )
+    head, tail = [tokenizer.bos_token_id, *ids[1 - CONTEXT :]], [*ids[: CONTEXT - 1], tokenizer.eos_token_id]
     monkeypatch.setattr(serve, "_overflow", chosen)
-    before = tokenizer.backend_tokenizer.post_processor
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=special)
-    try:
-        cut, alone = embedding.run([{"model": NAME, "input": text}, {"model": NAME, "input": kept}])
-    finally:
-        tokenizer.backend_tokenizer.post_processor = before
+    monkeypatch.setattr(serve._client.renderer, "tokenizer", tokenizer)
+    cut, alone = embedding.run([{"input": text}, {"input": head if chosen == "cut-head" else tail}])
     assert mark_of(cut.response) == chosen
     assert answer_of(cut)["data"][0]["embedding"] == pytest.approx(
         answer_of(alone)["data"][0]["embedding"], abs=1e-3

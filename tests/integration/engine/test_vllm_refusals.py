@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -448,7 +449,8 @@ def test_logprobs_that_vllm_would_get_wrong_are_refused(
     generation: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As its asynchronous engine does."""
-    monkeypatch.setattr(generation.engine._client.vllm_config.cache_config, "kv_sharing_fast_prefill", True)
+    fast = SimpleNamespace(cache_config=SimpleNamespace(kv_sharing_fast_prefill=True))
+    monkeypatch.setattr(generation.engine._client, "vllm_config", fast)
     outcomes = generation.run(
         [completion(prompt_logprobs=1), completion(echo=True, logprobs=1), completion()]
     )
@@ -473,6 +475,7 @@ def test_other_errors_of_generation_have_their_own_code() -> None:
 
     from dray.engine.vllm_adapter.errors import refusal_of
 
-    for body in {"prompt": "a"}, {"messages": [], "tools": [{}]}:  # tools alone are no grammar
+    bodies: list[dict[str, Any]] = [{"prompt": "a"}, {"messages": [], "tools": [{}]}]
+    for body in bodies:  # tools alone are no grammar
         assert refusal_of(GenerationError(), body).code == "generation_failed"
     assert refusal_of(GenerationError(), {}, has_grammar=True).code == "invalid_json_schema"

@@ -193,14 +193,15 @@ def test_big_files_go_up_as_they_are_written(
 def test_a_store_that_wants_equal_parts_refuses_others(emulator: EmulatorProcess) -> None:
     """What the emulator takes R2 for; and a last part may be smaller, but not larger."""
     emulator.behave(equal_parts=True)
-    client, which = s3_client(emulator.options), {"Bucket": "bucket", "Key": "unequal"}
+    client: Any = s3_client(emulator.options)
+    which = {"Bucket": "bucket", "Key": "unequal"}
     for sizes, taken in (((5, 5, 3), True), ((5, 6, 3), False), ((5, 5, 6), False), ((7,), True)):
         upload = which | {"UploadId": _begin(emulator, "s3://bucket/unequal")}
         parts = []
         for number, size in enumerate(sizes, 1):
-            sent: Any = client.upload_part(PartNumber=number, Body=bytes(size << 20), **upload)
+            sent = client.upload_part(PartNumber=number, Body=bytes(size << 20), **upload)
             parts.append({"PartNumber": number, "ETag": sent["ETag"]})
-        done: Any = upload | {"MultipartUpload": {"Parts": parts}}
+        done = upload | {"MultipartUpload": {"Parts": parts}}
         if taken:
             client.complete_multipart_upload(**done)
             continue

@@ -24,10 +24,9 @@ SCHEMES = {
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_part_may_take_minutes_and_a_read_half_a_minute(scheme: str) -> None:
-    uploads, _ = store_of(f"{scheme}://bucket/a", SCHEMES[scheme], uploads=True)
-    reads, _ = store_of(f"{scheme}://bucket/a", SCHEMES[scheme])
-    assert dict(uploads.client_options or {})["timeout"] == "10m"
-    assert uploads.retry_config is not None
+    uploads: Any = store_of(f"{scheme}://bucket/a", SCHEMES[scheme], uploads=True)[0]
+    reads: Any = store_of(f"{scheme}://bucket/a", SCHEMES[scheme])[0]
+    assert uploads.client_options["timeout"] == "10m"
     assert uploads.retry_config["retry_timeout"] > timedelta(minutes=10)  # one that took so long goes again
     assert "timeout" not in (reads.client_options or {})
 

@@ -126,7 +126,7 @@ ACTIVATIONS = ("input_scale", "w13_input_scale", "w2_input_scale", "w13_input_gl
 
 def _quantised(*names: str, symmetric: bool | None = None) -> Any:
     """A layer with these parameters, as vLLM's quantisation methods register them."""
-    own = {} if symmetric is None else {"is_symmetric": symmetric}
+    own: dict[str, Any] = {} if symmetric is None else {"is_symmetric": symmetric}
     own["process_weights_after_loading"] = lambda _self, _layer: None
     model, layer = torch.nn.Module(), torch.nn.Module()
     for name in names:

@@ -132,7 +132,8 @@ class _Videos(video.VideoMediaIO):  # type: ignore[misc]  # vLLM has no types
         loader: Any = type(vars(self)["video_loader"])
         self.video_loader = _measured(loader)()
         # Of frames in the row itself: they are counted here, and not with the row's images.
-        self.image_io = ImageMediaIO(self.image_io.image_mode, **self.image_io.kwargs)
+        given: Any = vars(self)["image_io"]
+        self.image_io = ImageMediaIO(given.image_mode, **given.kwargs)
 
     def load_base64(self, media_type: str, data: str) -> Any:
         """The frames, and what is known of them.
