@@ -98,6 +98,7 @@ def errors_in_log(server: PrefectServer, run_id: str) -> list[str]:
     return [line["message"] for line in of_run(server, "logs", run_id) if line["level"] >= 40]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["tickets", "tickets-csv"])
 def test_the_deployments_are_as_the_file_says(server: PrefectServer, name: str) -> None:
     deployment = server.get(f"/deployments/name/batch-inference/{name}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-ONE_OF = 90
+ONE_OF = 150
 """Of so many heavy tests one runs: over some runs all of them do."""
 
 
