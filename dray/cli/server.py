@@ -12,6 +12,7 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPException
 from importlib import import_module
@@ -132,11 +133,8 @@ def _told(variable: str, *keys: str) -> str | None:
     """A setting of Prefect's by the environment, ``.env``, ``prefect.toml`` or ``pyproject.toml``."""
     if (found := os.environ.get(variable)) is not None:
         return found
-    if Path(".env").is_file():
-        from dotenv import dotenv_values  # Prefect requires it
-
-        if (found := dotenv_values(".env").get(variable)) is not None:
-            return found
+    if (found := _dotenv(Path(".env")).get(variable)) is not None:
+        return found
     for file, table in (("prefect.toml", ()), ("pyproject.toml", ("tool", "prefect"))):
         value: Any = _toml(Path(file))
         for key in (*table, *keys):
@@ -153,6 +151,17 @@ def _of_profile() -> str | None:
     active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
     found = profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
     return str(found) if found else None
+
+
+def _dotenv(file: Path) -> Mapping[str, str | None]:
+    if not file.is_file():
+        return {}
+    from dotenv import dotenv_values  # Prefect requires it
+
+    try:
+        return dotenv_values(file)
+    except (OSError, UnicodeDecodeError):
+        return {}  # Prefect says what is wrong with it
 
 
 def _toml(file: Path) -> dict[str, Any]:

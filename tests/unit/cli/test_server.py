@@ -92,6 +92,11 @@ def test_a_file_that_says_nothing_of_the_api_or_cannot_be_read(tmp_path: Path) -
     assert not configured()
 
 
+def test_an_environment_file_in_another_encoding_is_prefects_to_refuse(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes("NAME=Jürgen\n".encode("latin-1"))
+    assert configured_url() is None
+
+
 def test_a_profile_in_another_file(tmp_path: Path) -> None:
     text = 'active = "a"\n[profiles.a]\nPREFECT_API_URL = "http://127.0.0.1:4200/api"\n'
     (tmp_path / "mine.toml").write_text(text)

@@ -167,6 +167,9 @@ class _At(SteadyClock):
     def __call__(self) -> float:
         return self.at
 
+    def ahead(self) -> float:
+        return 0.0
+
 
 def hear(ledger: Ledger, event: NodeLost | NodeLeft, at: float) -> None:
     ledger._now = _At(at)
@@ -193,22 +196,30 @@ def test_a_crash_under_a_notice_does_not_end_the_bill_of_a_node_that_works_on(le
     assert paid(ledger, 8 * HOUR) == pytest.approx(6)
 
 
-def test_a_node_that_was_thought_lost_is_paid_until_it_leaves(ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    ("left", "hours"),
+    [(HOUR + 60.0, 1.0), (6 * HOUR, 6.0)],
+    ids=["Ray notices it a minute later", "it works on, and takes no replica more"],
+)
+def test_a_lost_node_is_paid_until_it_went(ledger: Ledger, left: float, hours: float) -> None:
+    change(ledger, ReplicaState.STARTING, 0.0, "n")
+    change(ledger, ReplicaState.GONE, HOUR, "n")
+    hear(ledger, LOST, HOUR)
+    hear(ledger, LEFT, left)
+    assert paid(ledger, 10 * HOUR) == pytest.approx(hours)
+
+
+def test_a_node_that_was_thought_lost_and_took_another_replica_is_paid_until_it_leaves(
+    ledger: Ledger,
+) -> None:
+    """Also where that is told at once after it was thought lost."""
     change(ledger, ReplicaState.STARTING, 0.0, "n")
     change(ledger, ReplicaState.GONE, HOUR, "n")
     hear(ledger, LOST, HOUR)
     change(ledger, ReplicaState.STARTING, HOUR + 5.0, "n", name="replica-0~1", began=HOUR + 5.0)
-    change(ledger, ReplicaState.GONE, 2 * HOUR, "n", name="replica-0~1", began=HOUR + 5.0)
-    hear(ledger, LEFT, 2 * HOUR)
-    assert paid(ledger, 10 * HOUR) == pytest.approx(2)
-
-
-def test_a_node_that_went_is_not_paid_for_until_ray_has_noticed(ledger: Ledger) -> None:
-    change(ledger, ReplicaState.STARTING, 0.0, "n")
-    change(ledger, ReplicaState.GONE, HOUR, "n")
-    hear(ledger, LOST, HOUR)
-    hear(ledger, LEFT, HOUR + 60.0)
-    assert paid(ledger, 10 * HOUR) == pytest.approx(1)
+    change(ledger, ReplicaState.GONE, HOUR + 90.0, "n", name="replica-0~1", began=HOUR + 5.0)
+    hear(ledger, LEFT, HOUR + 100.0)
+    assert paid(ledger, 10 * HOUR) == pytest.approx((HOUR + 90.0) / HOUR)
 
 
 class Told:

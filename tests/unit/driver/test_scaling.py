@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,11 +14,9 @@ from typing import Any, cast
 import pytest
 
 from dray.account import Span
-from dray.cluster.base import ClusterInfo, Node
 from dray.cluster.capacity import Capacity, Room
 from dray.driver.capacity import policy as capacity_policy
 from dray.driver.capacity import purse, scaling
-from dray.driver.capacity.market import Held as OnMarkets
 from dray.driver.capacity.market import MarketChoice
 from dray.driver.capacity.purse import Purse
 from dray.driver.capacity.scaling import Scaling
@@ -34,7 +31,6 @@ from dray.driver.events import (
     Warned,
 )
 from dray.driver.intervals import Intervals
-from dray.driver.ledger import Ledger
 from dray.driver.replicas import readiness
 from dray.driver.whole_job import run_job
 from dray.errors import ConfigError, JobPausedError
@@ -44,11 +40,9 @@ from dray.job.ending.result import JobResult
 from dray.job.options.replica_range import ReplicaRange, read_range
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
-from dray.planner.catalogue import load_catalogue
 from dray.requests.model import Outcome
 from dray.requests.sources import source_of
 from dray.shard.backoff import NO_WAIT_VARIABLE
-from dray.steady_clock import SteadyClock
 from dray.store import JobState, ReplicaState, ShardState, Store, open_store
 from tests.support.lanes import parts_on
 from tests.support.thread_fleet import Script, ThreadFleet
@@ -238,43 +232,6 @@ def test_replicas_that_wait_for_spot_are_not_given_up_while_shards_wait(
         limits=ReplicaRange(1, 3), purse=purse, intervals=Intervals(), markets=markets,
     ).look(anything)  # fmt: skip
     assert (resized, asked) == (given_up, [most])
-
-
-def test_the_first_machine_on_demand_has_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a kind that no replica is on yet, or any more: a budget that it would break holds it back."""
-    monkeypatch.setattr(scaling, "work_of", lambda *_: Work(left=1, waiting=1, running=1))
-    nodes = {
-        "spot": Node(node_id="spot", host="h", cpus=4, gpus=1, stable=False, instance="g5.xlarge", spot=True)
-    }
-    nodes["bought"] = replace(nodes["spot"], node_id="bought", spot=False)
-    settings: Any = SimpleNamespace(request=JobRequest.of("i", "m", "o", budget=9.0, deadline="1h"))
-    job: Any = SimpleNamespace(job_id="job", settings=settings, clock=SteadyClock(), started=0.0)
-    info = ClusterInfo(address="a", nodes=tuple(nodes.values()), seconds=0.0, stable_resource="s")
-    money = Purse(job, Ledger(job, info), lambda _: None)
-    monkeypatch.setattr(money, "look", lambda *_, **__: None)
-    working = list[tuple[str, ...]]()
-    pool: Any = SimpleNamespace(
-        lanes=1, ready=lambda: 1, idle=lambda _: [], unused=lambda _: [], nodes=lambda: set(nodes),
-        working_on=lambda: working, held=list, starts=list, waiting=lambda: None, unplaced=lambda _: 0,
-    )  # fmt: skip
-    held = list[OnMarkets]()
-    markets: Any = SimpleNamespace(look=lambda now, one, at: held.append(one))
-    capacity = Capacity(nodes=tuple(nodes.values()), rooms=())
-    fleet: Any = SimpleNamespace(info=info, capacity=lambda: capacity)
-    store: Any = SimpleNamespace(shards=lambda _: [], now=float)
-    looked = Scaling(
-        job, pool, fleet, lambda _: None, lambda _: None,
-        limits=ReplicaRange(1, 3), purse=money, intervals=Intervals(), markets=markets,
-    )  # fmt: skip
-    day = datetime.now(UTC).date()
-    instance = load_catalogue().instances["g5.xlarge"]
-    prices = instance.spot_price(day), instance.list_price(day)
-    for working[:] in [[("spot",)], [("bought",)], [("spot",), ("bought",)], []]:
-        monkeypatch.setattr(looked, "_look_at", 0.0)
-        looked.look(store)
-        assert prices[0] is not None and prices[1] is not None
-        assert held[-1].spot_price == pytest.approx(prices[0].likely)
-        assert held[-1].on_demand_price == pytest.approx(prices[1].likely)
 
 
 def test_a_deadline_asks_for_replicas_and_says_what_can_be_met(elastic: Elastic) -> None:

@@ -16,7 +16,7 @@ from vllm.renderers.online_renderer import OnlineRenderer
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.fields import refuse_names
 from dray.engine.vllm_adapter.kinds.response_lists import first_bad, read_in_turn, refuse_items
-from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions
+from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions, is_harmony
 from dray.errors import RequestRefused
 from dray.requests.model import Request
 from dray.requests.row_ids import call_id
@@ -47,7 +47,7 @@ class Responses:
         template: TemplateOptions,
         options: dict[str, Any],
     ) -> None:
-        self._is_harmony = client.model_config.hf_config.model_type == "gpt_oss"
+        self._is_harmony = is_harmony(client.model_config)
         self._parses_tools = options["tool_parser"] is not None
         self._auto_tools = options["enable_auto_tools"]
         serving = OpenAIServingResponses(

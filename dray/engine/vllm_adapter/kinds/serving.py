@@ -37,7 +37,7 @@ from dray.engine.vllm_adapter.fields import (
 )
 from dray.engine.vllm_adapter.kinds.response import Responses, dumped_response
 from dray.engine.vllm_adapter.kinds.response_overflow import ResponseFitter
-from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions, parser_options
+from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions, is_harmony, parser_options
 from dray.engine.vllm_adapter.long_runs import refuse_long_runs
 from dray.engine.vllm_adapter.media.images import media_of
 from dray.engine.vllm_adapter.media.rendering import RenderThreads, files_in
@@ -146,7 +146,7 @@ class GenerationServing:
             reasoning_parser_name=tools["reasoning_parser"],
             enable_auto_tools=tools["enable_auto_tools"],
             model_name=model.model,
-            is_harmony=model.hf_config.model_type == "gpt_oss",
+            is_harmony=is_harmony(model),
             tokenizer=None if model.skip_tokenizer_init else cached_tokenizer_from_config(model),
         )
 
@@ -185,7 +185,7 @@ class GenerationServing:
         # vLLM takes an adapter of the name "text" for that of all texts, and gives it to rows without any.
         self._chat._get_active_default_mm_loras = lambda request: None
         self._style = client.vllm_config.structured_outputs_config
-        self._is_harmony = client.model_config.hf_config.model_type == "gpt_oss"
+        self._is_harmony = is_harmony(client.model_config)
         self._fitter = Fitter(spec.overflow, renderer, client.model_config)
         response_fitter = ResponseFitter(spec.overflow, renderer, client.model_config)
         self._fitters = {Kind.RESPONSE.url: response_fitter}

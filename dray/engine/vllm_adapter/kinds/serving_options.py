@@ -28,6 +28,11 @@ class TemplateOptions:
         return cls(text, spec.arguments.get("chat_template_content_format", "auto"))
 
 
+def is_harmony(model_config: Any) -> bool:
+    """Whether the model speaks OpenAI's Harmony format, which has a tokenizer of its own: gpt-oss does."""
+    return bool(model_config.hf_config.model_type == "gpt_oss")
+
+
 def parser_options(spec: EngineSpec, config: Any) -> dict[str, Any]:
     """Which parsers read tool calls and reasoning out of an answer.
 
