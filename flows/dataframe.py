@@ -13,7 +13,8 @@ from dray.errors import ConfigError, InputError, Problem
 from dray.job.ending.result import JobResult
 from dray.job.options.dated import dated
 from dray.kinds import output_columns
-from dray.requests import RowShape, frame_to_source
+from dray.requests.reading.frames import frame_to_source
+from dray.requests.sources import RowShape
 from dray.storage.files import check_writable, local_path
 from dray.storage.folders import WORK, refuse_foreign
 from dray.storage.layout import published_names

@@ -18,11 +18,14 @@ from dray.job.options.model_files import refuse_typo
 from dray.job.options.plan_file import as_planned
 from dray.job.options.request import BLOCK, JobRequest
 from dray.job.options.settings import JobSettings, Resolved
-from dray.requests import Limits, RowDefaults, Source, SqlQuery, expand, ingest, settled
+from dray.requests.ingest import ingest
 from dray.requests.media.placing import media_placer
+from dray.requests.reading.inputs import expand
 from dray.requests.reading.queries import check_database
-from dray.requests.reading.readers import files_of, read_rows
+from dray.requests.reading.readers import Limits, files_of, read_rows
+from dray.requests.reading.settling import settled
 from dray.requests.rejects import SKIP_ADVICE, Reject
+from dray.requests.sources import RowDefaults, Source, SqlQuery
 from dray.storage import check_writable
 from dray.storage.addresses import VARIABLE, without_variable
 from dray.storage.file_system import file_system_of, refuse_network

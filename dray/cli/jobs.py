@@ -177,8 +177,8 @@ def export_failed(
 ) -> int:
     """Write the requests of error rows to a batch file that `dray run` answers; ``objects`` as above."""
     from dray.job.ending.failed_requests import write_failed
-    from dray.report.wording import plural
     from dray.requests.media.medium import MEDIA
+    from dray.wording import plural
 
     if not path.endswith(".jsonl"):
         raise ConfigError(

@@ -70,7 +70,7 @@ def _summarise_shared(result: dict[str, Any]) -> None:
     """Rows without an engine, and rows that did not fit; an earlier version's result has neither."""
     saved, overflow = result.get("saved") or {}, result.get("overflow") or {}
     if saved.get("repeated") or saved.get("reused"):
-        from dray.report.wording import plural
+        from dray.wording import plural
 
         reused = plural(saved["reused"], "answer")
         output.say(
@@ -135,7 +135,7 @@ def _store_of_the_job() -> str:
 
 
 def _cost(cost: dict[str, Any]) -> str:
-    from dray.report.wording import money, plain
+    from dray.wording import money, plain
 
     parts = ", ".join(f"{plain(name)} {money(value)}" for name, value in cost["parts"].items() if value)
     return f"{money(cost['dollars'])} ({parts})"

@@ -13,8 +13,8 @@ from dray.cli.jobs import store_at
 from dray.cli.wording import job_table, next_step, status_lines
 from dray.errors import ConfigError, StoreError, UnknownJobError
 from dray.report.progress import progress_line
-from dray.report.wording import duration
 from dray.store import Job, JobState, Store
+from dray.wording import duration
 
 REFRESH_SECONDS = 2.0
 LINE_SECONDS = 10.0  # between two lines where the output is no terminal

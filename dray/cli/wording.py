@@ -10,8 +10,8 @@ from typing import Any
 
 from dray.cli.facts import Facts
 from dray.job.driverless import INPUT_REFUSED
-from dray.report.wording import compact, count, duration, plain, plural, rate, share
 from dray.store import JobState
+from dray.wording import compact, count, duration, plain, plural, rate, share
 
 _SHARDS = {"done": "done", "leased": "running", "pending": "waiting", "split": "split into smaller ones"}
 _MOST_REPLICAS = 8  # listed by name on a node; a node with more gets a count for each state

@@ -15,9 +15,9 @@ from dray.engine.replica import ReplicaStatus
 from dray.notices.notice import Notice
 from dray.places import lane_of
 from dray.report import Pulse
-from dray.report.wording import duration, plural
 from dray.shard.pump import ShardReceipt
 from dray.store import ReplicaState
+from dray.wording import duration, plural
 
 
 class Event:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dray.owner import is_gone
-from dray.report.wording import duration
 from dray.store import Job, Store
+from dray.wording import duration
 
 INPUT_REFUSED = "the input was refused"
 """How the reason of a job begins whose input cannot be used."""

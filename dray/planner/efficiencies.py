@@ -11,8 +11,8 @@ from dray.planner.cost import PRIOR, Phi, PhiFor
 from dray.planner.cost.demand import MOST_ERROR
 from dray.planner.models import ModelFacts
 from dray.planner.workload import Learned
-from dray.report.wording import plural
 from dray.store import Efficiency
+from dray.wording import plural
 
 OTHER_VERSION_FACTOR = 1.15
 """Bounds are wider by this where phi is of another engine version: a guess, until such runs are compared."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dray.planner.cost import Interval, Plan, Refusal
 from dray.planner.workload import Spread, Workload
 from dray.planning.job_plan import JobPlan
-from dray.report.wording import compact, count, duration, money, plural, share
+from dray.wording import compact, count, duration, money, plural, share
 
 HEADER = ("#", "hardware", "settings", "dollars", "$ per M tokens", "done in")
 _REFUSALS = 3

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
-from dray.report import wording
+from dray import wording
 from dray.report.billing import bill_rows, bill_sentences
 from dray.report.data import ReportData
 from dray.report.summary import figures, sentences

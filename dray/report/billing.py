@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dray import wording
 from dray.account import Account
-from dray.report import wording
 
 _MEANT = {
     "useful": "rows whose answers were kept",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from dray.report import svg, wording
+from dray import wording
+from dray.report import svg
 from dray.report.data import Bucket, Distribution, Tokens
 from dray.report.scale import TimeAxis, log_ticks, ticks
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from dray.report import svg, wording
+from dray import wording
+from dray.report import svg
 from dray.report.charts import pauses, time_labels
 from dray.report.data import JOB_LANE, Attempt, Phase, ReportData
 from dray.report.scale import TimeAxis

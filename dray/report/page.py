@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from dray.report import charts, wording
+from dray import wording
+from dray.report import charts
 from dray.report.billing import BillRow, bill_rows, bill_sentences
 from dray.report.data import FINISHED, JOB_LANE, Attempt, Distribution, ReportData
 from dray.report.gantt import MOST_ATTEMPTS, MOST_LANES, gantt, spans

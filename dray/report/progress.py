@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from dray.report import wording
+from dray import wording
 
 WINDOW_SECONDS = 60.0
 """What rates are taken over: on a job of days, a mean since its start would say nothing of today."""

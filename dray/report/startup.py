@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from dray.report import svg, wording
+from dray import wording
+from dray.report import svg
 from dray.report.charts import time_labels
 from dray.report.data import JOB_LANE, Moments, Phase, Replica, ReportData
 from dray.report.scale import TimeAxis

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dray.report import wording
+from dray import wording
 from dray.report.data import ReportData
 from dray.requests.model import EXPIRED
 

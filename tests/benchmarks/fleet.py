@@ -193,7 +193,7 @@ def _job(folder: Path, url: str, replicas: int, rows: int) -> tuple[Any, Any]:
     from dray.job.beginning.opening import open_job
     from dray.job.options.settings import JobSettings
     from dray.job.rows.ingesting import _ROWS, _enough_shards, _most_shards, _taper
-    from dray.requests import RowDefaults, source_of
+    from dray.requests.sources import RowDefaults, source_of
     from dray.requests.spool.marks import steps
     from dray.store import ShardSpec, open_store
 

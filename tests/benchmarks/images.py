@@ -62,7 +62,7 @@ def chat(work: Work, folder: Path) -> dict[str, Any]:
 
 def replica(work: Work, folder: Path) -> dict[str, Any]:
     """dray's replica without Ray around it, fed with the photographs in the rows."""
-    from dray.engine import EngineSpec
+    from dray.engine.protocol import EngineSpec
     from dray.kinds import Kind
     from tests.support.engines import Runner
 

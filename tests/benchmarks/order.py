@@ -30,7 +30,7 @@ import orjson
 from dray.job.rows.spooling import DIGEST
 from dray.planner.order.arranging import RowOrder
 from dray.planner.workload import InputLines, TokenizerAt, gather
-from dray.requests import source_of
+from dray.requests.sources import source_of
 from tests.benchmarks import processes, results, workload
 from tests.benchmarks.processes import RunError
 from tests.benchmarks.results import Report, Table, Target, median, say, spread

@@ -60,7 +60,7 @@ def score(work: Work) -> dict[str, Any]:
 
 def replica(work: Work) -> dict[str, Any]:
     """dray's replica without Ray around it."""
-    from dray.engine import EngineSpec
+    from dray.engine.protocol import EngineSpec
     from dray.kinds import Kind
     from tests.support.engines import Runner
 

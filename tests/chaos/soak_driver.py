@@ -46,7 +46,7 @@ from dray.errors import DrayError
 from dray.job.beginning import opening
 from dray.job.options.settings import JobSettings
 from dray.notices import Notice
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.shard import lease
 from dray.shard.task import RayReplicas, TaskResult, run_task
 from dray.shard.work import ShardWork

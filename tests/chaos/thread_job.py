@@ -22,7 +22,7 @@ from dray.job.beginning import opening
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows import spooling
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.shard import placing, pump, verdicts
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from tests.support.lanes import parts_on

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from dray.engine import EngineSpec, Replica
-from dray.requests import Kind, Request, encode
+from dray.engine.protocol import EngineSpec
+from dray.engine.replica import Replica
+from dray.kinds import Kind
+from dray.requests.model import Request
+from dray.requests.spool.spool import encode
 from tests.support.tiny_model import sentence, write_tiny_model
 
 pytestmark = pytest.mark.gpu

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import pytest
 
-from dray.engine import Engine, EngineSpec, Replica
-from dray.engine.replica import build_engine
+from dray.engine.protocol import Engine, EngineSpec
+from dray.engine.replica import Replica, build_engine
 from dray.kinds import Kind
 from dray.requests.model import Outcome, Request
 from dray.requests.spool.spool import encode

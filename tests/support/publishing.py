@@ -18,8 +18,8 @@ from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job, open_shards
-from dray.requests import decode, read_shard
 from dray.requests.model import Outcome
+from dray.requests.spool.spool import decode, read_shard
 from dray.storage import drafts
 from dray.storage.layout import is_part
 from dray.store import JobState, open_store

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dray.job.options.settings import JobSettings
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 
 
 @pytest.fixture

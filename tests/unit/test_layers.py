@@ -26,6 +26,7 @@ LAYERS = (
         "ports",
         "steady_clock",
         "temporary",
+        "wording",
     },
     {"codes", "kinds", "triggers"},
     {"storage", "failures", "scheduling", "account"},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dray.driver.capacity.policy import Situation, of_one_kind
-from dray.report.wording import duration, plural
+from dray.wording import duration, plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dray.cluster.capacity import Capacity
 from dray.driver.fleet import Fleet
 from dray.driver.replicas.handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
-from dray.report.wording import plural
+from dray.wording import plural
 
 _LOOK_SECONDS = 3.0  # between two looks, and until a replica counts as one that waits
 _PLACING_SECONDS = 30.0  # for Ray to start a replica where there is room: an environment may be made first

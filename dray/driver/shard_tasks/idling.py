@@ -16,8 +16,8 @@ from dray.driver.shard_tasks.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.errors import StoreError
 from dray.job.beginning.opening import OpenJob
 from dray.job.options.replica_range import ReplicaRange
-from dray.report.wording import plural
 from dray.store import Shard, ShardState, Store, open_store
+from dray.wording import plural
 
 TASK_BYTES = 150e6
 """Private memory of a shard task's process: 142 MB were measured after its imports, with one shard."""

@@ -9,8 +9,8 @@ from dray.driver.events import Event, Warned
 from dray.driver.fleet import Fleet
 from dray.errors import JobBlockedError
 from dray.job.options.settings import JobSettings
-from dray.report.wording import plural
 from dray.store import Shard
+from dray.wording import plural
 
 _STORE = (
     "shard tasks write to it from there: give --store an address that those nodes reach (not localhost), and "

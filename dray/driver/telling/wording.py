@@ -10,8 +10,8 @@ from dray.cluster.base import ClusterInfo
 from dray.driver.replicas.pool import ReplicaPool
 from dray.errors import EngineError, EngineStartError
 from dray.job.beginning.opening import OpenJob
-from dray.report.wording import plural
 from dray.store import Counts, StopSignals
+from dray.wording import plural
 
 
 def plan_line(pool: ReplicaPool, wanted: int | None, later: str | None = None) -> str:

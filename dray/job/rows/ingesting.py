@@ -28,7 +28,6 @@ from dray.job.rows.spooling import (
     spool_of,
 )
 from dray.kinds import Kind, all_kinds, kind_named
-from dray.report.wording import plural
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.outputs.kept import KEPT_COLUMNS
 from dray.requests.pulse import Pulse
@@ -40,6 +39,7 @@ from dray.requests.spool.marks import Taper
 from dray.store import JobState, Shard, ShardSpec, Store, open_store
 from dray.store.states import OPEN_STATES
 from dray.triggers import Point, reach
+from dray.wording import plural
 
 _ROWS = 8192  # some minutes of work on one GPU
 # So many have 8192 rows each up to 134 million rows, and 61,125 of a billion: 20 minutes at 50 rows/s. The

@@ -19,7 +19,6 @@ from dray.errors import DrayError
 from dray.job.beginning.engine_versions import version_here, versions_of
 from dray.job.beginning.opening import OpenJob
 from dray.job.options.settings import JobSettings
-from dray.report.wording import plural
 from dray.requests.media.medium import NAMED
 from dray.requests.sameness import key_of
 from dray.requests.sharing import LINE_BYTES, REUSED, Answer, key_of_reused
@@ -27,6 +26,7 @@ from dray.requests.spool.spool import decode, read_shard
 from dray.storage.files import exists, open_lines
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Job, Shard, ShardState, Store
+from dray.wording import plural
 
 TEMPLATE = "chat_template"
 """Where a job's ``info`` has the digest of the chat template that its engine arguments name."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dray.planner.cost.choices import Refusal
 from dray.planner.cost.limits import Limits
 from dray.planner.cost.plan import Plan
-from dray.report.wording import duration, money
+from dray.wording import duration, money
 
 
 def why_first(table: Sequence[Plan], limits: Limits) -> str:

@@ -23,7 +23,7 @@ from dray.job.options.settings import JobSettings
 from dray.places import lane_of
 from dray.report import ReportData
 from dray.report.data import JOB_LANE
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.shard.task import RayReplicas
 from dray.store import JobState, open_store
 from tests.support.command import write_requests

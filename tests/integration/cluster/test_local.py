@@ -23,7 +23,7 @@ from dray.engine.client import RayReplica
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import actor_class
 from dray.errors import ConfigError
-from dray.requests import Kind
+from dray.kinds import Kind
 from dray.requests.model import Request
 from dray.requests.spool.spool import encode
 

@@ -33,8 +33,9 @@ from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
+from dray.kinds import Kind
 from dray.report import ReportData
-from dray.requests import Kind, RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.shard.task import RayReplicas
 from dray.store import JobState, ReplicaState, Store, open_store
 from tests.chaos.soak_driver import DeafFleet

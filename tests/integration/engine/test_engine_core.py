@@ -17,7 +17,7 @@ import orjson
 import psutil
 import pytest
 
-from dray.engine import Replica
+from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, EngineStartError
 from tests.support.engines import Runner, generation_spec, lines
 from tests.support.request_fields import random_bodies
@@ -171,7 +171,7 @@ def test_a_core_that_does_not_come_up_says_why(lively_model: Path) -> None:
 FRONT = """
 import sys, time
 from pathlib import Path
-from dray.engine import Replica
+from dray.engine.replica import Replica
 from tests.support.engines import generation_spec
 replica = Replica("front", generation_spec(Path(sys.argv[1]), engine_core="apart"))
 replica.ready()

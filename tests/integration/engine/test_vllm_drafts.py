@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from dray.engine import EngineSpec
+from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError
 from tests.support.checkpoints import Shapes
 from tests.support.engines import NAME, Runner, generation_spec, running

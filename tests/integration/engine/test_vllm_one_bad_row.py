@@ -15,8 +15,8 @@ from dray.engine import replica
 from dray.engine.protocol import Engine, EngineSpec
 from dray.engine.replica import build_engine
 from dray.job.options.settings import JobSettings
-from dray.requests import RowDefaults, source_of
 from dray.requests.model import Outcome, Request
+from dray.requests.sources import RowDefaults, source_of
 from dray.requests.spool.spool import encode
 from dray.shard.proof import prove
 from tests.support.engines import Runner, request

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dray.engine import EngineSpec, Replica
-from dray.engine.replica import ENGINE_DEAD_EXIT
+from dray.engine.protocol import EngineSpec
+from dray.engine.replica import ENGINE_DEAD_EXIT, Replica
 from dray.errors import ConfigError, EngineStartError
 from dray.kinds import Kind
 from dray.requests.model import Outcome
@@ -143,7 +143,7 @@ def test_a_model_without_weights_does_not_start(lively_model: Path, tmp_path: Pa
 ONE_LIFE = """
 import sys
 from pathlib import Path
-from dray.engine import Replica
+from dray.engine.replica import Replica
 from tests.support.engines import Runner, generation_spec
 replica = Replica("mortal", generation_spec(Path(sys.argv[1])))
 replica.ready()

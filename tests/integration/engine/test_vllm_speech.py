@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from dray.engine import EngineSpec
+from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
 from dray.kinds import Kind
 from dray.requests.model import Outcome

@@ -7,8 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from dray.engine import Replica
-from dray.engine.replica import build_engine
+from dray.engine.replica import Replica, build_engine
 from dray.engine.tuning import Limits, Tuned, Tuning
 from dray.requests.model import Outcome
 from tests.support.engines import generation_spec, lines

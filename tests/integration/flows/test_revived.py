@@ -64,7 +64,7 @@ def a_run(*states: State[Any], caller: UUID | None = None) -> UUID:
 @pytest.fixture
 def cancelled_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSettings:
     """A job that paused, and that its user cancelled then."""
-    from dray.requests import RowDefaults, source_of
+    from dray.requests.sources import RowDefaults, source_of
 
     monkeypatch.setattr(opening, "get_run_logger", lambda: logging.getLogger("test"))
     monkeypatch.setattr(jobs, "owner_name", lambda: "here/1/1/x")

@@ -17,7 +17,7 @@ from dray.job.beginning.opening import open_job
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.store import REJECTED, ShardState, StoredOutcome, open_store
 from tests.support.history import keeping_history, read_history
 from tests.support.lanes import Lanes

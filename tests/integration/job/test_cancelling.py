@@ -13,7 +13,7 @@ from dray.errors import FencedError, StoreError
 from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.cancelling import cancel
 from dray.job.options.settings import JobSettings
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.store import open_store
 from tests.support.command import write_requests
 from tests.support.cutting_proxy import CuttingProxy

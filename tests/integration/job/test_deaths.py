@@ -19,7 +19,8 @@ from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import Kind, RowDefaults, source_of
+from dray.kinds import Kind
+from dray.requests.sources import RowDefaults, source_of
 from dray.shard.pump import run_shard
 from dray.store import AttemptCause, open_store
 from tests.support.command import Command, committed, prefect_api, run_arguments, write_requests

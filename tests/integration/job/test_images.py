@@ -17,7 +17,7 @@ from dray.driver.whole_job import run_job
 from dray.errors import ConfigError, JobPausedError
 from dray.job.ending.result import JobResult
 from dray.job.options.settings import JobSettings
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.shard import media_files
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from tests.support.lanes import parts_on

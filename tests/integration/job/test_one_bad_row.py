@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dray.job.options.settings import JobSettings
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from tests.support.lanes import Lanes, Takes, write_marked
 

@@ -21,8 +21,9 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
 from dray.job.rows import ingesting
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import Outcome, RowDefaults, source_of
 from dray.requests.ingest import Ingested, ingest
+from dray.requests.model import Outcome
+from dray.requests.sources import RowDefaults, source_of
 from dray.requests.spool.spool import SpoolWriter
 from dray.store import JobState, ShardState, open_store
 from tests.support.history import check_history, keeping_history

@@ -27,7 +27,7 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.report import ReportData
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.storage import drafts, retiring, s3_uploads
 from dray.storage.draft import DraftGoneError, Stage
 from dray.storage.drafts import Drafts

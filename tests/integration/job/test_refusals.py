@@ -20,7 +20,8 @@ from dray.job.beginning.opening import open_job
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import Limits, RowDefaults, source_of
+from dray.requests.reading.readers import Limits
+from dray.requests.sources import RowDefaults, source_of
 from dray.storage.folders import Owner, take
 from dray.store import open_store
 from tests.support.command import CANARY, write_requests

@@ -22,7 +22,8 @@ from dray.job.deleting import delete_job
 from dray.job.options.settings import JobSettings
 from dray.job.rows import spooling
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import RowDefaults, decode, read_shard, source_of
+from dray.requests.sources import RowDefaults, source_of
+from dray.requests.spool.spool import decode, read_shard
 from dray.storage import faults, objects
 from dray.storage.files import exists, remove
 from dray.storage.objects import ObjectStoreOptions, forget_credentials, list_under

@@ -14,9 +14,10 @@ import pytest
 from pyarrow import parquet
 
 from dray.errors import InputError
-from dray.requests import digest, expand, ingest, source_of
+from dray.requests.ingest import ingest
+from dray.requests.reading.inputs import digest, expand
 from dray.requests.reading.tables import file_rows
-from dray.requests.sources import Rows
+from dray.requests.sources import Rows, source_of
 from dray.storage.files import open_lines
 from tests.support.s3_emulator import EmulatorProcess
 

@@ -11,10 +11,11 @@ import psycopg
 import pytest
 
 from dray.errors import InputError
-from dray.requests import cut, decode, ingest, read_shard, source_of
+from dray.requests.ingest import cut, ingest
 from dray.requests.reading import queries
 from dray.requests.reading.queries import query_rows
-from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.sources import RowShape, SqlQuery, source_of
+from dray.requests.spool.spool import decode, read_shard
 from dray.requests.validate import BadRow
 from tests.support.postgres import PostgresServer
 

@@ -21,21 +21,14 @@ import pytest
 from pyarrow import parquet
 
 from dray.errors import ConfigError, InputError, JobFailedError
-from dray.requests import (
-    Kind,
-    Outcome,
-    cut,
-    decode,
-    digest,
-    expand,
-    index_of,
-    ingest,
-    read_shard,
-    source_of,
-    write_outputs,
-)
+from dray.kinds import Kind
+from dray.requests.ingest import cut, ingest
+from dray.requests.model import Outcome
+from dray.requests.outputs.files import write_outputs
+from dray.requests.reading.inputs import digest, expand
 from dray.requests.reading.tables import file_rows
-from dray.requests.sources import Rows
+from dray.requests.sources import Rows, source_of
+from dray.requests.spool.spool import decode, index_of, read_shard
 from dray.storage import ObjectStoreOptions, check_writable, objects, remote, seekable
 from dray.storage.files import stream_range, write_atomic
 from tests.support.s3 import S3Server
@@ -311,7 +304,9 @@ def test_credentials_come_from_the_environment(
         text = f"[work]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
         (folder / "credentials").write_text(text)
         environment["AWS_PROFILE"] = "work"
-    code = f"from dray.requests import expand; print(expand(['s3://{bucket}/x.jsonl'])[0].size)"
+    code = (
+        f"from dray.requests.reading.inputs import expand; print(expand(['s3://{bucket}/x.jsonl'])[0].size)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )

@@ -11,7 +11,8 @@ import pytest
 from dray.cli.app import run_app
 from dray.cli.server import PrefectServer
 from dray.errors import InputError
-from dray.requests import ingest, source_of
+from dray.requests.ingest import ingest
+from dray.requests.sources import source_of
 from tests.support.command import ROOT, write_requests
 from tests.support.lora import write_adapter
 from tests.support.postgres import PostgresServer

@@ -32,8 +32,8 @@ from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import RowDefaults, source_of
 from dray.requests.outputs.files import OutputFormat, write_outputs
+from dray.requests.sources import RowDefaults, source_of
 from dray.storage import files as files_module
 from dray.store import JobLease, JobState, ShardLease, ShardState, Store, open_store
 from dray.store.database import sqlite_file

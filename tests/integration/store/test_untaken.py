@@ -22,7 +22,8 @@ from dray.failures import rules
 from dray.job.beginning.opening import open_job
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import Kind, RowDefaults, source_of
+from dray.kinds import Kind
+from dray.requests.sources import RowDefaults, source_of
 from dray.shard import lease, untaken
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.task import TaskResult, try_once

@@ -34,11 +34,12 @@ from dray.job.deadline import stop_signals
 from dray.job.options.settings import JobSettings
 from dray.job.rows import ingesting
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import RowDefaults, ingest, pulse, source_of
+from dray.requests import pulse
+from dray.requests.ingest import ingest
 from dray.requests.reading import queries
 from dray.requests.reading.queries import query_rows
 from dray.requests.reading.readers import files_of, read_rows
-from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.sources import RowDefaults, RowShape, SqlQuery, source_of
 from dray.requests.spool.spool import read_shard
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.placing import placed

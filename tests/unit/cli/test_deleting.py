@@ -24,7 +24,7 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.request import JobRequest
 from dray.job.options.resolving import NoBlocks, job_settings
 from dray.job.options.settings import JobSettings
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.storage import ObjectStoreOptions, folders
 from dray.storage.folders import owner_of
 from dray.store import StoredOutcome, open_store, reading

@@ -17,7 +17,7 @@ from dray.cluster.base import ClusterInfo, Node, NodeType
 from dray.cluster.placing import default_replicas
 from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
-from dray.requests import Kind
+from dray.kinds import Kind
 
 pytestmark = pytest.mark.unit
 

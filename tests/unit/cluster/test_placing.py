@@ -15,7 +15,7 @@ from dray.cluster.capacity import Room
 from dray.cluster.placing import actor_options, default_replicas, expected_replicas, shrunk
 from dray.driver.capacity.rented_places import held
 from dray.engine.protocol import EngineSpec
-from dray.requests import Kind
+from dray.kinds import Kind
 
 pytestmark = pytest.mark.unit
 

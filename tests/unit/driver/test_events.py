@@ -12,7 +12,7 @@ from dray.cluster.asking import ReplicaResources
 from dray.driver.events import Outlook, ReplicaLogged, ReplicaReady, ReplicasWait
 from dray.driver.replicas.handle import ReplicaStart
 from dray.driver.telling.wording import plan_line
-from dray.engine import EngineInfo
+from dray.engine.protocol import EngineInfo
 
 pytestmark = pytest.mark.unit
 

@@ -19,7 +19,7 @@ from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
 from dray.job.beginning.opening import OpenJob
-from dray.requests import Kind
+from dray.kinds import Kind
 from dray.steady_clock import SteadyClock
 from dray.store import ReplicaState
 from tests.support.clocks import Clocks

@@ -22,7 +22,7 @@ from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, EngineStartError, FencedError, ReplicaLostError, StoreTransientError
 from dray.failures.facts import NOTICE_SECONDS, Cause
 from dray.failures.foreign import Sign
-from dray.requests import Kind
+from dray.kinds import Kind
 from dray.store import (
     Charge,
     Evidence,

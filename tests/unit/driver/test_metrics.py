@@ -38,8 +38,8 @@ from dray.driver.telling.metrics import (
     MetricsObserver,
     metrics_of,
 )
-from dray.engine import ReplicaStatus
 from dray.engine.loop_stats import LoopStats
+from dray.engine.replica import ReplicaStatus
 from dray.notices.notice import Kind, Notice
 from dray.report import Pulse
 from dray.store import ReplicaState

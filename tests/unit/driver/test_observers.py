@@ -19,14 +19,14 @@ from dray.driver.events import (
 )
 from dray.driver.replicas.handle import ReplicaHandle, ReplicaStart
 from dray.driver.telling.observers import ListenersObserver, LogObserver, ReportObserver
-from dray.engine import EngineInfo, ReplicaStatus
 from dray.engine.loop_stats import LoopStats
-from dray.engine.protocol import EngineSpec
+from dray.engine.protocol import EngineInfo, EngineSpec
+from dray.engine.replica import ReplicaStatus
 from dray.job import current_job
 from dray.job.ending.reporting import ReplicaAccount
 from dray.job.ending.timeline import Timeline
+from dray.kinds import Kind
 from dray.report import Pulse
-from dray.requests import Kind
 from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended
 from tests.support.clocks import Clocks

@@ -17,9 +17,9 @@ from dray.driver.replicas.pool import DRAIN_SECONDS, SILENT_SECONDS, ReplicaPool
 from dray.driver.watched_time import LOOKS
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, ReplicaLostError
+from dray.kinds import Kind
 from dray.notices.notice import SOON
 from dray.places import lane_of, replica_name
-from dray.requests import Kind
 from dray.store import ReplicaState
 from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import NODE, QUICK, Poll, ScriptedFleet, ScriptedProcess

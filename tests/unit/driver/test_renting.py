@@ -23,7 +23,7 @@ from dray.driver.events import CapacityDecided, Event, MarketDecided, ReplicaCha
 from dray.driver.replicas.handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
 from dray.errors import ClusterError
-from dray.requests import Kind
+from dray.kinds import Kind
 from dray.store import ReplicaState
 from tests.unit.driver.scripted import ScriptedProcess
 

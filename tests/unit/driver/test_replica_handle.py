@@ -9,7 +9,7 @@ import pytest
 
 from dray.driver.replicas.handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
-from dray.requests import Kind
+from dray.kinds import Kind
 from dray.store import ReplicaState
 from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import ScriptedProcess

@@ -26,8 +26,8 @@ from dray.errors import (
     StoreUnreachableError,
     WeightsError,
 )
+from dray.kinds import Kind
 from dray.places import lane_of
-from dray.requests import Kind
 from dray.store import JobLease, ReplicaState
 from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import QUICK, Poll, ScriptedFleet, ScriptedProcess

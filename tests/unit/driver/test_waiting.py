@@ -14,7 +14,7 @@ from dray.cluster.capacity import Capacity, Room
 from dray.driver.replicas.handle import ReplicaHandle
 from dray.driver.replicas.waiting import Places, why_waiting
 from dray.engine.protocol import EngineSpec
-from dray.requests import Kind
+from dray.kinds import Kind
 from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import ScriptedFleet, ScriptedProcess, cluster
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.engine import EngineSpec, Replica, admission, intake
+from dray.engine import admission, intake
 from dray.engine.admission import MAX_ITEMS, MAX_MESSAGE_ITEMS, sequences_of
 from dray.engine.batches import BATCH_BYTES, MAX_RESPONSE_BYTES, bounded
+from dray.engine.protocol import EngineSpec
+from dray.engine.replica import Replica
 from dray.errors import ReplicaLeftError, RequestRefused
 from dray.kinds import MAX_SEQUENCES, Kind
 from dray.requests.model import Outcome, Request

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.engine import EngineInfo, EngineSpec, Replica
 from dray.engine.loop import StepLoop
 from dray.engine.loop_stats import LoopStats
+from dray.engine.protocol import EngineInfo, EngineSpec
+from dray.engine.replica import Replica
 from dray.errors import (
     ConfigError,
     EngineDeadError,

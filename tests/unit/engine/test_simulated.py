@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.engine import EngineSpec
+from dray.engine.protocol import EngineSpec
 from dray.engine.simulated import SimulatedEngine, SimulatedSettings
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import Kind

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.engine import EngineSpec
+from dray.engine.protocol import EngineSpec
 from dray.engine.redaction import without_quotes
 from dray.engine.vllm_adapter.arguments import (
     ENVIRONMENT,

@@ -12,8 +12,8 @@ from dray.errors import ConfigError
 from dray.job.beginning.identity import fingerprint_of
 from dray.job.options.resolving import job_settings
 from dray.job.options.settings import JobSettings
-from dray.requests import Kind, source_of
-from dray.requests.sources import SqlQuery
+from dray.kinds import Kind
+from dray.requests.sources import SqlQuery, source_of
 from flows.naming import named, named_input
 from flows.parameters import EngineOptions, JobRequest, RowOptions, SamplingOptions
 from flows.plan import plan

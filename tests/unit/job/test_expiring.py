@@ -19,7 +19,8 @@ from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.report import ReportData
-from dray.requests import Outcome, source_of
+from dray.requests.model import Outcome
+from dray.requests.sources import source_of
 from dray.store import Counts, JobState, ShardLease, ShardState, Store, open_store
 
 pytestmark = pytest.mark.unit

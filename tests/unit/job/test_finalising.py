@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dray.account import Span
-from dray.engine import EngineInfo
+from dray.engine.protocol import EngineInfo
 from dray.engine.tuning import Limits, Tuned
 from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.ending.finalising import finalise_job
@@ -21,8 +21,8 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.report import ReportData
-from dray.requests import decode, read_shard
 from dray.requests.model import Outcome
+from dray.requests.spool.spool import decode, read_shard
 from dray.store import Job, JobState, Store, open_store
 from tests.support.clocks import Clocks
 

@@ -17,7 +17,8 @@ from dray.job.beginning.identity import derived_job_id, fingerprint_of
 from dray.job.options.argument_files import with_contents
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
-from dray.requests import Kind, RowDefaults, source_of
+from dray.kinds import Kind
+from dray.requests.sources import RowDefaults, source_of
 from dray.store import Fingerprint, open_store
 
 pytestmark = pytest.mark.unit

@@ -18,8 +18,8 @@ from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import _ROWS, _enough_shards, _most_shards, _taper, ingest_job
 from dray.job.rows.sharing import has_followers, told_of
-from dray.requests import source_of
 from dray.requests.ingest import Ingested, cut
+from dray.requests.sources import source_of
 from dray.requests.spool.marks import Mark, Marks, SpoolPart, enough_ranges, steps
 from dray.requests.spool.spool import MAX_MARKS
 from dray.store import Store, open_store

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dray.account import Predicted, Span
-from dray.engine import EngineInfo
+from dray.engine.protocol import EngineInfo
 from dray.job.beginning.opening import open_job
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.reporting import ReplicaAccount
@@ -20,8 +20,8 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.report import Moments, ReportData
-from dray.requests import decode, read_shard
 from dray.requests.model import Outcome
+from dray.requests.spool.spool import decode, read_shard
 from dray.store import Efficiency, open_store
 from tests.support.model_configs import LLAMA_8B
 

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from dray.kinds import output_columns
-from dray.requests import Outcome, cut, decode, ingest, read_shard, source_of, write_outputs
+from dray.requests.ingest import cut, ingest
+from dray.requests.model import Outcome
+from dray.requests.outputs.files import write_outputs
 from dray.requests.outputs.parquet import ERRORS_SCHEMA, output_schema
+from dray.requests.sources import source_of
+from dray.requests.spool.spool import decode, read_shard
 
 pytestmark = pytest.mark.unit
 

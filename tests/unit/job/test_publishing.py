@@ -16,7 +16,7 @@ from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import source_of
+from dray.requests.sources import source_of
 from dray.storage.folders import Owner, owner_of
 from dray.store import JobState, Store, open_store
 from dray.triggers import Point

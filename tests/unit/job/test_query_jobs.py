@@ -18,7 +18,7 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import source_of
+from dray.requests.sources import source_of
 from dray.store import JobState, open_store, store_option
 
 pytestmark = pytest.mark.unit

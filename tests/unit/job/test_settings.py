@@ -15,8 +15,9 @@ from dray.job.options.checks import check_arguments
 from dray.job.options.forms import EngineOptions
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings, Resolved
-from dray.requests import Kind, RowDefaults, source_of
+from dray.kinds import Kind
 from dray.requests.media.medium import IMAGES, SOUNDS, VIDEOS, Medium
+from dray.requests.sources import RowDefaults, source_of
 from dray.weights import Manifest
 
 pytestmark = pytest.mark.unit

@@ -21,9 +21,10 @@ from dray.job.ending import failed_requests
 from dray.job.ending.failed_requests import FailedRequests, write_failed
 from dray.job.options.resolving import NoBlocks
 from dray.job.rows import reusing
-from dray.requests import ingest, source_of
+from dray.requests.ingest import ingest
 from dray.requests.model import FOLLOWED, REUSED
 from dray.requests.overflow import mark_of
+from dray.requests.sources import source_of
 from dray.storage import ObjectStoreOptions
 from dray.storage.files import exists
 from dray.store import JobState, Store, open_store, reading

@@ -18,7 +18,7 @@ from dray.job.beginning.weighing import WEIGHTS, Weighing
 from dray.job.options.model_files import model_digest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import Outcome
+from dray.requests.model import Outcome
 from dray.store import JobState, Store, open_store
 from dray.weights.source import content
 from dray.weights.source.content import content_digests

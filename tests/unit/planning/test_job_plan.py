@@ -27,8 +27,8 @@ from dray.planner.models import model_facts
 from dray.planner.workload import InputLines
 from dray.planning import JobPlan, Known, PlanRequest, plan_job
 from dray.planning.wording import HEADER, lines_of, markdown_of, refusal_lines, table_of
-from dray.requests import source_of
 from dray.requests.shape import shape_of_rows
+from dray.requests.sources import source_of
 from dray.store import Efficiency, open_store
 from tests.support.model_configs import LLAMA_70B
 

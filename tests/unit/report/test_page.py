@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
-from dray.report import Counts, Decision, Measures, ReportData, render_html, wording
+from dray import wording
+from dray.report import Counts, Decision, Measures, ReportData, render_html
 from dray.report.charts import ROWS, distribution, throughput
 from dray.report.gantt import spans
 from dray.report.histogram import Histogram

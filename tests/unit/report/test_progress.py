@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dray.report import Meter, progress_line
-from dray.report.wording import NONE
+from dray.wording import NONE
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.report import wording
+from dray import wording
 
 pytestmark = pytest.mark.unit
 

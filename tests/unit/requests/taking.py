@@ -8,17 +8,11 @@ from typing import Any
 import pytest
 
 from dray.errors import InputError, Problem
-from dray.requests import (
-    Ingested,
-    Kind,
-    Limits,
-    Source,
-    cut,
-    decode,
-    ingest,
-    read_shard,
-    source_of,
-)
+from dray.kinds import Kind
+from dray.requests.ingest import Ingested, cut, ingest
+from dray.requests.reading.readers import Limits
+from dray.requests.sources import Source, source_of
+from dray.requests.spool.spool import decode, read_shard
 
 FIELD_OF = {Kind.CHAT.url: "messages", Kind.COMPLETION.url: "prompt"}
 

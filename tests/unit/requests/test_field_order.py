@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from dray.errors import ConfigError
 from dray.kinds import Kind
 from dray.planner.workload import InputLines
-from dray.requests import ingest, source_of
 from dray.requests.columns.field_order import MOST_LINES, LineValues, best_order
+from dray.requests.ingest import ingest
 from dray.requests.reading.readers import files_of
 from dray.requests.reading.reordering import reordered
-from dray.requests.sources import Rows, RowShape, Source, template_digest
+from dray.requests.sources import Rows, RowShape, Source, source_of, template_digest
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,11 @@ import pandas
 import pytest
 
 from dray.errors import ConfigError
-from dray.requests import Kind, Limits, RowDefaults, RowShape, Source, frame_to_source, settled, source_digest
-from dray.requests.reading.readers import files_of, read_rows
+from dray.kinds import Kind
+from dray.requests.reading.frames import frame_to_source
+from dray.requests.reading.readers import Limits, files_of, read_rows, source_digest
+from dray.requests.reading.settling import settled
+from dray.requests.sources import RowDefaults, RowShape, Source
 from tests.unit.requests.taking import asked, take
 
 pytestmark = pytest.mark.unit

@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 
 from dray.errors import InputError, Problem
 from dray.kinds import Kind
-from dray.requests import Ingested, Limits, RowDefaults, cut, decode, ingest, read_shard, source_of
+from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Outcome, Request
+from dray.requests.reading.readers import Limits
 from dray.requests.rules import note_on_fields, note_on_names
+from dray.requests.sources import RowDefaults, source_of
+from dray.requests.spool.spool import decode, read_shard
 
 pytestmark = pytest.mark.unit
 

@@ -21,8 +21,12 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from dray.errors import InputError, Problem
-from dray.requests import Ingested, Limits, RowShape, Source, expand, frame_to_source, ingest, source_of
+from dray.requests.ingest import Ingested, ingest
+from dray.requests.reading.frames import frame_to_source
+from dray.requests.reading.inputs import expand
 from dray.requests.reading.json_lines import json_lines
+from dray.requests.reading.readers import Limits
+from dray.requests.sources import RowShape, Source, source_of
 
 pytestmark = pytest.mark.unit
 
@@ -101,7 +105,7 @@ def test_what_is_no_file_is_refused_before_it_is_opened(
 
 def test_what_another_process_writes_is_refused_with_the_same_words(tmp_path: Path) -> None:
     """``<(...)`` and ``/dev/stdin``: no ending says what they hold."""
-    code = "import sys; from dray.requests import source_of; source_of(sys.argv[1])"
+    code = "import sys; from dray.requests.sources import source_of; source_of(sys.argv[1])"
     for named in ("/dev/stdin", "<(cat in.jsonl)"):
         shell = f"cat in.jsonl | {shlex.quote(sys.executable)} -c {shlex.quote(code)} {named}"
         put(tmp_path, "in.jsonl", LINES)

@@ -21,10 +21,11 @@ from pyarrow import parquet
 
 from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError, Problem
 from dray.kinds import Kind
-from dray.requests import Ingested, ingest, source_of
+from dray.requests.ingest import Ingested, ingest
 from dray.requests.model import Outcome
 from dray.requests.outputs.files import write_outputs
 from dray.requests.outputs.kept import Kept
+from dray.requests.sources import source_of
 from dray.storage.files import AtomicFile
 
 pytestmark = pytest.mark.unit

@@ -10,8 +10,9 @@ import pyarrow
 import pytest
 from pyarrow import csv, parquet
 
-from dray.requests import source_digest, source_of
 from dray.requests.reading.partitions import partition_of
+from dray.requests.reading.readers import source_digest
+from dray.requests.sources import source_of
 from tests.unit.requests.taking import problems, prompts
 
 pytestmark = pytest.mark.unit

@@ -13,14 +13,10 @@ from sqlalchemy.exc import ResourceClosedError
 from dray.cli.early import refuse_early
 from dray.errors import ConfigError, DrayError
 from dray.job.options.request import JobRequest
-from dray.requests import (
-    Limits,
-    source_digest,
-    source_of,
-)
 from dray.requests.reading import queries
 from dray.requests.reading.queries import _query_failed, check_database, query_name, query_rows
-from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.reading.readers import Limits, source_digest
+from dray.requests.sources import RowShape, SqlQuery, source_of
 from dray.requests.validate import BadRow
 from tests.unit.requests.taking import problems, prompts, take
 

@@ -14,20 +14,12 @@ import pytest
 from pyarrow import parquet
 
 from dray.errors import ConfigError, InputError
-from dray.requests import (
-    Ingested,
-    Kind,
-    Request,
-    RowDefaults,
-    Rows,
-    Source,
-    cut,
-    decode,
-    ingest,
-    read_shard,
-    settled,
-    source_of,
-)
+from dray.kinds import Kind
+from dray.requests.ingest import Ingested, cut, ingest
+from dray.requests.model import Request
+from dray.requests.reading.settling import settled
+from dray.requests.sources import RowDefaults, Rows, Source, source_of
+from dray.requests.spool.spool import decode, read_shard
 
 pytestmark = pytest.mark.unit
 

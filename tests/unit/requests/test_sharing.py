@@ -13,22 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.kinds import Kind
-from dray.requests import (
-    Ingested,
-    RowDefaults,
-    SpoolRange,
-    cut,
-    decode,
-    duplicates,
-    ingest,
-    read_shard,
-    source_of,
-)
+from dray.requests import duplicates
 from dray.requests import sharing as module
 from dray.requests.duplicates import Pairs
+from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.sameness import key_of
 from dray.requests.sharing import Answer, Dedupe, Sharing, key_of_reused
+from dray.requests.sources import RowDefaults, source_of
 from dray.requests.spool.arranging import Arrangement
+from dray.requests.spool.marks import SpoolRange
+from dray.requests.spool.spool import decode, read_shard
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dray.errors import ConfigError, InputError
-from dray.requests import JsonlBatch, Kind, Rows, RowShape, SqlQuery, source_of, template_digest
+from dray.kinds import Kind
+from dray.requests.sources import JsonlBatch, Rows, RowShape, SqlQuery, source_of, template_digest
 
 pytestmark = pytest.mark.unit
 

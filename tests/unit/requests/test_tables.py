@@ -18,15 +18,10 @@ import pytest
 from pyarrow import parquet
 
 from dray.errors import InputError
-from dray.requests import (
-    Kind,
-    Limits,
-    RowDefaults,
-    source_of,
-)
+from dray.kinds import Kind
 from dray.requests.reading import tables
-from dray.requests.reading.readers import files_of, read_rows
-from dray.requests.sources import Rows
+from dray.requests.reading.readers import Limits, files_of, read_rows
+from dray.requests.sources import RowDefaults, Rows, source_of
 from dray.requests.validate import BadRow
 from tests.unit.requests.taking import asked, problems, prompts, take
 

@@ -15,9 +15,11 @@ from dray.engine.argument_policy import refuse_unsafe
 from dray.engine.vllm_adapter.arguments import ENVIRONMENT
 from dray.errors import ConfigError, InputError
 from dray.job.options.settings import JobSettings
-from dray.requests import RowDefaults, cut, ingest, read_shard, source_of, write_outputs
+from dray.requests.ingest import cut, ingest
 from dray.requests.model import Outcome
-from dray.requests.spool.spool import decode
+from dray.requests.outputs.files import write_outputs
+from dray.requests.sources import RowDefaults, source_of
+from dray.requests.spool.spool import decode, read_shard
 from dray.storage.addresses import refuse_metadata, without_secret
 from dray.storage.objects import head
 

@@ -24,7 +24,8 @@ from dray.failures.facts import Cause
 from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.requests import Kind, Outcome
+from dray.kinds import Kind
+from dray.requests.model import Outcome
 from dray.requests.spool.spool import index_of
 from dray.shard import ending, lease
 from dray.shard import pump as shards

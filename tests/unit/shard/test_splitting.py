@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.requests import Request
+from dray.requests.model import Request
 from dray.requests.spool.spool import encode, index_of
 from dray.shard import open_rows, splitting
 from dray.shard.open_rows import Finished, open_lines

@@ -15,7 +15,7 @@ from obstore.store import S3Store
 from pyarrow import parquet
 
 from dray.errors import InputError, JobFailedError
-from dray.requests import expand
+from dray.requests.reading.inputs import expand
 from dray.storage import objects
 from dray.storage.faults import BusyError
 from dray.storage.files import open_lines, open_seekable, write_atomic

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from dray.errors import ConfigError, InputError
-from dray.requests import expand, source_of
 from dray.requests.media.medium import IMAGES, MediaRoot
+from dray.requests.reading.inputs import expand
+from dray.requests.sources import source_of
 from dray.storage import check_writable, datasets
 from dray.storage.datasets import DatasetError, address_of
 from dray.storage.files import open_lines, open_seekable

@@ -15,7 +15,7 @@ from prefect.exceptions import TerminationSignal
 
 from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.options.settings import JobSettings
-from dray.requests import RowDefaults, source_of
+from dray.requests.sources import RowDefaults, source_of
 from dray.store import Job, JobState, open_store
 from tasks import failing, heeding, stopping
 from tasks.prefect_run import Wish

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSettings:
     """A job that another process, on another machine, opened with a lease of two seconds."""
-    from dray.requests import RowDefaults, source_of
+    from dray.requests.sources import RowDefaults, source_of
 
     monkeypatch.setattr(opening, "_LOOK_EVERY", 0.1)
     monkeypatch.setattr(opening, "get_run_logger", lambda: logging.getLogger("test"))

@@ -27,8 +27,9 @@ from dray.job.splitting import parts_of  # type: ignore[import-not-found]  # of 
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.job import opening
-from dray.requests import RowDefaults, index_of, read_shard, source_of
 from dray.requests.model import Kind, Outcome  # type: ignore[attr-defined]  # of 3c5ef00: Kind has moved
+from dray.requests.sources import RowDefaults, source_of
+from dray.requests.spool.spool import index_of, read_shard
 from dray.store import Shard, Store, open_store
 from tests.support.postgres import PostgresServer
 
