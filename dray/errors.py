@@ -33,8 +33,8 @@
     `-- CancelledError               the job was cancelled: exit code 130
 
 Messages name files, lines, fields and codes; never prompts, answers or secrets.
-Foreign errors are translated at one seam per library: ``store/seam.py`` (SQLAlchemy),
-``engine/ray_errors.py`` (Ray actors), ``engine/vllm_adapter/errors.py`` (vLLM), ``storage/objects.py`` and
+Foreign errors are translated at one seam per library: ``store/database/seam.py`` (SQLAlchemy),
+``engine/ray_errors.py`` (Ray actors), ``engine/vllm_adapter/errors.py`` (vLLM), ``storage/faults.py`` and
 ``storage/s3_uploads.py`` (object stores), ``storage/files.py`` (files),
 ``cluster/providers/*/errors.py`` (EC2, Kubernetes).
 """

@@ -1,6 +1,6 @@
 """A run of the command line as Prefect's flow, with Prefect's own server where none is configured.
 
-The one place of dray that knows the Prefect side: the command line is a caller of the flow.
+The one module of dray that imports `flows`: the command line is a caller of the flow.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _sign(error: BaseException) -> Sign:
 
 
 def _of_system(error: OSError) -> Sign:
-    """Files and object stores: ``storage/objects.py`` turns all of the latter's errors into these."""
+    """Files and object stores: ``storage/faults.py`` turns all of the latter's errors into these."""
     if error.errno in _FULL or isinstance(error, FileNotFoundError | PermissionError):
         return Sign.STORE_BROKEN
     # Object stores give no number: what is neither missing nor forbidden was busy, or out of reach.

@@ -1,4 +1,4 @@
 """A batch job from settings to report, without the orchestrator around it.
 
-Import from its modules: a shard's worker process loads `dray.shard.pump` and nothing of the report.
+Import from its modules: a shard task's process loads those that `dray.shard.task` needs, and no more.
 """

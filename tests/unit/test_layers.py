@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -114,3 +115,11 @@ def test_no_module_is_imported_by_what_it_imports() -> None:
         TopologicalSorter({name: imports(name) for name in MODULES}).prepare()
     except CycleError as error:
         pytest.fail(f"modules import each other: {' -> '.join(error.args[1])}")
+
+
+def test_the_map_of_the_code_has_the_same_layers() -> None:
+    """docs/architecture.md lists the parts of dray in the order that holds."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    table = page.partition("## Parts of")[2].partition("\nBeside it")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert [set(re.findall(r"`(\w+)`", cell)) for cell in cells] == list(LAYERS)
