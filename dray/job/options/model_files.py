@@ -20,8 +20,8 @@ from dray.weights.source.checkpoint import INDEX, refuse_incomplete
 from dray.weights.source.configuration import has_tokenizer
 from dray.weights.source.header import HEADER_LIMIT
 from dray.weights.source.hub import is_hub, refuse_dataset
-from dray.weights.source.modules import modules_of, weight_files
-from dray.weights.source.names import USUAL
+from dray.weights.source.modules import modules_of, names_in, weight_files
+from dray.weights.source.names import TEMPLATES, USUAL, named_templates
 
 # In the order of earlier versions: a model that has none of the later files keeps its digest.
 _FIRST = (
@@ -195,7 +195,7 @@ def _is_stretched(value: Any, *, within: bool = False) -> bool:
 def model_digest(model: str) -> str:
     """What makes the model this model: its small files whole, and names, sizes and headers of its weights.
 
-    With those of the modules of an embedding model, which decide how it pools.
+    With those of the modules of an embedding model, which decide how it pools, and the named chat templates.
 
     Raises:
         WeightsError: ``modules.json`` is damaged, or a file that it names is missing.
@@ -203,7 +203,8 @@ def model_digest(model: str) -> str:
     """
     path = Path(model)
     digest = hashlib.sha256()
-    for name in (*_SMALL_FILES, *(name for name in modules_of(path) if name.endswith(".json"))):
+    modules = [name for name in modules_of(path) if name.endswith(".json")]
+    for name in (*_SMALL_FILES, *modules, *named_templates(names_in(path / TEMPLATES))):
         file = path / name
         if file.is_file():
             digest.update(f"{name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())

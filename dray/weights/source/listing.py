@@ -16,7 +16,7 @@ from dray.weights.source.checkpoint import INDEX, compare, counting, places_of, 
 from dray.weights.source.header import HEADER_LIMIT, Header, parse_header
 from dray.weights.source.manifest import PUBLISHED, Manifest, ModelFile
 from dray.weights.source.modules import CONFIG, MODULES, WEIGHTS, module_files
-from dray.weights.source.names import USUAL, is_small
+from dray.weights.source.names import TEMPLATES, USUAL, USUAL_TEMPLATES, is_small, named_templates
 from dray.weights.source.published import with_digests
 
 _AT_ONCE = 8  # small requests
@@ -37,7 +37,7 @@ def read_manifest(uri: str, options: ObjectStoreOptions | None = None, *, believ
 
     def below(folder: str) -> set[str]:
         if not hub.is_hub(uri):
-            found.update(_module(uri, folder, options))
+            found.update(_below(uri, folder, options))
         return {name.rpartition("/")[2] for name in found if name.rpartition("/")[0] == folder}
 
     def read(name: str) -> bytes:
@@ -61,7 +61,7 @@ def wanted_files(
     read: Callable[[str], bytes],
     below: Callable[[str], Collection[str]],
 ) -> list[str]:
-    """Which files of a model's folder an engine takes, and of those of its modules.
+    """Which files of a model's folder an engine takes, and of those of its modules and named templates.
 
     ``read`` gives the content of a small file, ``below`` the names of the files in a folder of the model.
 
@@ -75,7 +75,8 @@ def wanted_files(
     weights = names.intersection(counting(names, places))
     others = set(filter(is_small, names))
     modules = module_files(model, read(MODULES), below) if MODULES in names else []
-    return sorted({*weights, *others, *modules} - {PUBLISHED})
+    templates = named_templates(below(TEMPLATES))
+    return sorted({*weights, *others, *modules, *templates} - {PUBLISHED})
 
 
 def check_remote(manifest: Manifest, options: ObjectStoreOptions | None = None) -> None:
@@ -116,15 +117,16 @@ def _found(uri: str, options: ObjectStoreOptions | None) -> tuple[str, dict[str,
         raise ConfigError(f"model {uri}: cannot be listed: {error}") from None
 
 
-def _module(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
-    """The files of a module, in the folder that ``modules.json`` names.
+def _below(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
+    """The files in a folder of the model: of a module that ``modules.json`` names, or of chat templates.
 
     Raises:
         WeightsError: they cannot be listed.
     """
     try:
         if is_web(uri):
-            return _tried(uri, [f"{folder}/{name}" for name in (CONFIG, WEIGHTS)], options)
+            usual = USUAL_TEMPLATES if folder == TEMPLATES else (CONFIG, WEIGHTS)
+            return _tried(uri, [f"{folder}/{name}" for name in usual], options)
         return _folder(uri, f"{folder}/", options)
     except OSError as error:
         raise WeightsError(f"{uri}/{folder}: cannot be listed: {error}") from None

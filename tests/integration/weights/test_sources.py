@@ -102,12 +102,12 @@ def test_a_plan_reads_no_weights(s3: S3Server, model: Path) -> None:
     assert not folder.exists()
 
 
-# ---- an embedding model, with folders for its modules ----
+# ---- an embedding model, with folders for its modules and its named templates ----
 
 
 @pytest.fixture
 def embedder(model: Path) -> Path:
-    """Beside the shards: a pooling, and a layer behind it with weights of its own."""
+    """Beside the shards: a pooling, a layer behind it with weights of its own, and a template for tools."""
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_Normalize": "Normalize"}
     modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
     (model / "modules.json").write_text(json.dumps(modules))
@@ -115,6 +115,9 @@ def embedder(model: Path) -> Path:
         (model / path).mkdir()
         (model / path / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
     write_file(model / "2_Dense/model.safetensors", {"linear.weight": Stored("F32", (2, 2), bytes(16))})
+    (model / "additional_chat_templates").mkdir()
+    for name in ("tool_use.jinja", "notes.md"):
+        (model / "additional_chat_templates" / name).write_text("{{ tools }}")
     return model
 
 
@@ -123,11 +126,17 @@ def _modules_arrive(uri: str, options: ObjectStoreOptions | None, original: Path
     with LocalModel(manifest, options) as local:
         folder = local.wait_engine()  # what an engine reads for itself is whole there
         found = {str(file.relative_to(folder)) for file in folder.rglob("*/*")}
-        assert found == {"1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"}
+        assert found == {
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+            "additional_chat_templates/tool_use.jinja",
+        }
         for name in found:
             assert (folder / name).read_bytes() == (original / name).read_bytes()
     with configuration_of(uri, options) as folder:
         assert (folder / "1_Pooling/config.json").is_file()
+        assert (folder / "additional_chat_templates/tool_use.jinja").is_file()
 
 
 def test_modules_of_a_bucket_that_was_published(s3: S3Server, embedder: Path) -> None:

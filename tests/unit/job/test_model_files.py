@@ -87,14 +87,25 @@ def test_the_digest_changes_with_the_weights(tmp_path: Path) -> None:
         ("config_sentence_transformers.json", '{"prompts": {"query": "Find: "}}'),
         ("preprocessor_config.json", '{"size": 224}'),
         ("vocab.txt", "a"),
+        ("bpe.codes", "a b 1"),
+        ("sentence_roberta_config.json", '{"max_seq_length": 128}'),
+        ("additional_chat_templates/tool_use.jinja", "{{ tools }}"),
     ],
 )
 def test_the_digest_changes_with_what_an_engine_reads_beside_them(
     embedding: Path, name: str, text: str
 ) -> None:
     before = model_digest(str(embedding))
+    (embedding / name).parent.mkdir(exist_ok=True)
     (embedding / name).write_text(text)
     assert model_digest(str(embedding)) != before
+
+
+def test_the_digest_of_a_model_without_the_later_files_stays(embedding: Path) -> None:
+    """A job that an earlier version began goes on."""
+    for name in ("tokenizer.json", "vocab.txt", "sentence_bert_config.json"):
+        (embedding / name).write_text("{}")
+    assert model_digest(str(embedding)) == "a979271869971a572e716fcfef4c48ebdac764e1403b4983ba9ae853d6cba2df"
 
 
 def test_the_digest_is_of_the_weights_of_modules_too(embedding: Path) -> None:

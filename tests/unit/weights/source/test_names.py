@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
 from dray.weights.source.names import USUAL, is_small, is_tokenizer
@@ -14,6 +18,22 @@ def test_the_names_that_are_tried_are_fetched_where_they_are_listed() -> None:
     assert len(set(USUAL)) == len(USUAL)
 
 
+_NAMES = re.compile(r"^(?:\w*VOCAB_FILES_NAMES|    vocab_files_names) = \{(.*?)\}", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="reads transformers' own source")
+def test_all_files_of_tokenizers_that_transformers_knows_are_fetched() -> None:
+    """Without ``bpe.codes``, PhoBERT's tokenizer could not be loaded."""
+    found = find_spec("transformers")
+    assert found is not None
+    assert found.origin is not None
+    sources = (file.read_text() for file in Path(found.origin).parent.rglob("tokenization_*.py"))
+    texts = [names for source in sources for names in _NAMES.findall(source)]
+    names = {name for text in texts for name in re.findall(r':\s*"([^"]+)"', text)}
+    assert {"bpe.codes", "spiece.model", "vocab.json", "source.spm"} <= names
+    assert [name for name in sorted(names) if not is_small(name)] == []
+
+
 @pytest.mark.parametrize(
     ("name", "small", "tokenizer"),
     [
@@ -23,6 +43,7 @@ def test_the_names_that_are_tried_are_fetched_where_they_are_listed() -> None:
         ("qwen.tiktoken", True, True),
         ("vocab.txt", True, True),
         ("tekken.json", True, True),
+        ("bpe.codes", True, True),
         ("config.json", True, False),
         ("chat_template.jinja", True, False),
         ("model.safetensors", False, False),
