@@ -56,6 +56,18 @@ def formats_of(model: str, arguments: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def tokenizer_of(manifest: Manifest | None, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The tokenizer that vLLM takes of a whole repository that holds both formats: Mistral's own.
+
+    vLLM knows such a repository by ``consolidated*``, of which dray fetches none. Empty for another model,
+    and where the user names a tokenizer. ``manifest`` is None for a local folder, where vLLM sees the files.
+    """
+    if manifest is None or not manifest.leaves_mistrals:
+        return {}
+    named = arguments.get("tokenizer") or _named("tokenizer_mode", arguments)
+    return {} if named else {"tokenizer_mode": "mistral"}
+
+
 def refuse_left_out(manifest: Manifest, arguments: Mapping[str, Any]) -> None:
     """Refuse Mistral's own format for a model at an address of which dray fetches Hugging Face's files.
 

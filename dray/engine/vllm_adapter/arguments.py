@@ -25,7 +25,7 @@ from dray.engine.vllm_adapter.core import choice as core_choice
 from dray.engine.vllm_adapter.lora import lora_arguments
 from dray.engine.vllm_adapter.media.images import THREADS as IMAGE_THREADS
 from dray.engine.vllm_adapter.media.images import WITHOUT_LIST
-from dray.engine.weight_formats import formats_of
+from dray.engine.weight_formats import formats_of, tokenizer_of
 from dray.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -160,8 +160,9 @@ def _place(spec: EngineSpec) -> dict[str, Any]:
 
 
 def _formats(spec: EngineSpec, given: dict[str, Any]) -> dict[str, str]:
-    """What the files in a local folder ask for; of a model at an address those were fetched that count."""
-    formats = {} if spec.weights is not None else formats_of(spec.model, given)
+    """What the files in a local folder ask for, or those at an address, of which not all are fetched."""
+    local = spec.weights is None
+    formats = formats_of(spec.model, given) if local else tokenizer_of(spec.weights, given)
     if formats:
         chosen = ", ".join(f"{name}={value}" for name, value in formats.items())
         logger.info("model %s: by its files, the engine reads it with %s", spec.model, chosen)

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from dray.engine.weight_formats import tokenizer_of
 from dray.job.options.argument_files import with_contents
 from dray.job.options.model_files import model_digest
 from dray.job.options.settings import JobSettings
@@ -62,7 +63,8 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
     ``weights`` is the state of a model that is not a local directory.
     """
     defaults = settings.defaults
-    arguments = _digest_of_arguments(settings.engine_arguments)
+    given = settings.engine_arguments
+    arguments = _digest_of_arguments({**given, **tokenizer_of(weights, given)})
     model = settings.model
     if settings.engine != "simulated":
         model = weights.key if weights is not None else model_digest(model)

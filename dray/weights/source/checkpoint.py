@@ -13,6 +13,7 @@ from dray.weights.source.header import Header, read_header
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PARAMS = "params.json"  # the config of Mistral's own format
+NATIVE = "consolidated.safetensors"  # its weights, where they are one file
 # model.fp32.safetensors, model.fp32-00001-of-00002.safetensors, model-00001-of-00002.fp32.safetensors
 _VARIANT = re.compile(r"model(?:-\d+-of-\d+)?\.[^.]+\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -69,6 +70,16 @@ def is_variant(name: str) -> bool:
 def is_native(name: str) -> bool:
     """Whether a file of weights is in Mistral's own format: other names, for another class of an engine."""
     return name.startswith("consolidated") and name.endswith(".safetensors")
+
+
+def leaves_mistrals(names: Collection[str], chosen: Collection[str]) -> bool:
+    """Whether files of Mistral's own format are not among the chosen ones, of a model with its tokenizer.
+
+    ``names`` are of all files, from the model's folder. vLLM looks for the same ones, also in folders below.
+    """
+    left = {name.rpartition("/")[2] for name in names if name not in chosen}
+    tokenizers = (name for name in names if name == "tekken.json" or name.startswith("tokenizer.model.v"))
+    return any(map(is_native, left)) and any(tokenizers)
 
 
 def counting(names: Collection[str], places: Mapping[str, str] | None) -> list[str]:

@@ -12,7 +12,15 @@ from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, is_web, l
 from dray.storage.retries import with_retries
 from dray.storage.signing import signed_url
 from dray.weights.source import hub
-from dray.weights.source.checkpoint import INDEX, compare, counting, places_of, refuse_incomplete
+from dray.weights.source.checkpoint import (
+    INDEX,
+    NATIVE,
+    compare,
+    counting,
+    leaves_mistrals,
+    places_of,
+    refuse_incomplete,
+)
 from dray.weights.source.header import HEADER_LIMIT, Header, parse_header
 from dray.weights.source.manifest import PUBLISHED, Manifest, ModelFile
 from dray.weights.source.modules import CONFIG, MODULES, WEIGHTS, module_files
@@ -44,7 +52,8 @@ def read_manifest(uri: str, options: ObjectStoreOptions | None = None, *, believ
         return content_of(uri, found[name], options)
 
     chosen = wanted_files(uri, {name for name in found if "/" not in name}, read, below)
-    manifest = Manifest(uri=uri, files=tuple(found[name] for name in chosen))
+    files = tuple(found[name] for name in chosen)
+    manifest = Manifest(uri=uri, files=files, leaves_mistrals=leaves_mistrals(found, chosen))
     if PUBLISHED in found and believe:
         manifest = with_digests(manifest, content_of(uri, found[PUBLISHED], options))
     for file in manifest.files:
@@ -141,7 +150,7 @@ def _folder(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[s
 def _web(uri: str, options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
     """What a web server has below ``uri``: it cannot be listed, so the usual names are tried."""
     found = _tried(uri, [CONFIG], options, needed=True)
-    found |= _tried(uri, [name for name in (*USUAL, PUBLISHED, INDEX) if name != CONFIG], options)
+    found |= _tried(uri, [name for name in (*USUAL, PUBLISHED, INDEX, NATIVE) if name != CONFIG], options)
     shards = {WEIGHTS}
     if (index := found.get(INDEX)) is not None:
         shards = set(places_of(content_of(uri, index, options), f"{uri}/{INDEX}").values())

@@ -38,12 +38,14 @@ class ModelFile:
 class Manifest:
     """The files of one state of a model: what is read later is this, or nothing.
 
-    ``chunk_bytes`` are asked for, verified and marked as one.
+    ``chunk_bytes`` are asked for, verified and marked as one. ``leaves_mistrals``: the origin also has the
+    model in Mistral's own format, with its tokenizer; of its ``consolidated*`` none are among the files.
     """
 
     uri: str
     files: tuple[ModelFile, ...]
     chunk_bytes: int = CHUNK_BYTES
+    leaves_mistrals: bool = False
 
     @property
     def key(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from dray.engine.protocol import EngineSpec
 from dray.kinds import Kind
+from dray.weights import read_manifest
 from tests.support.checkpoints import llama, sharded
+from tests.support.s3_emulator import EmulatorProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")]
 
@@ -69,6 +72,34 @@ def test_mistrals_format_alone(tmp_path: Path) -> None:
     found = arguments(model)
     assert found["load_format"] == "mistral"
     assert architecture(found) == "PixtralForConditionalGeneration"
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/m", "http", "hf://org/m"])
+def test_the_tokenizer_is_that_of_the_whole_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    from vllm.tokenizers.registry import resolve_tokenizer_args
+
+    from dray.engine.vllm_adapter.arguments import engine_arguments
+
+    whole = mistral(tmp_path / "root/bucket/m")
+    (whole / "tekken.json").write_text("{}")
+    shutil.copytree(whole, tmp_path / "root/hub/org/m")
+    server = EmulatorProcess(tmp_path / "root")
+    try:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
+        manifest = read_manifest(f"{server.url}/bucket/m" if place == "http" else place, server.options)
+    finally:
+        server.stop()
+    fetched = tmp_path / "fetched"
+    fetched.mkdir()
+    for file in manifest.files:
+        shutil.copy(whole / file.name, fetched)
+    spec = EngineSpec(name="vllm", model=place, kind=Kind.COMPLETION, weights=manifest)
+    found = engine_arguments(spec, {"model": str(fetched)}, cpu=True)
+    assert resolve_tokenizer_args(str(fetched))[0] == "hf", "vLLM's own choice, without what was left out"
+    assert resolve_tokenizer_args(str(whole))[0] == found["tokenizer_mode"] == "mistral"
 
 
 def test_what_is_fetched_from_an_address_is_of_hugging_faces_format(tmp_path: Path) -> None:

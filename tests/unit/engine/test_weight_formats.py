@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dray.engine.weight_formats import formats_of, refuse_left_out
+from dray.engine.weight_formats import formats_of, refuse_left_out, tokenizer_of
 from dray.errors import ConfigError
 from dray.weights import Manifest
 from dray.weights.source.checkpoint import INDEX
@@ -124,3 +126,21 @@ def test_mistrals_format_at_an_address_that_has_both(arguments: dict[str, str]) 
 def test_other_formats_at_an_address() -> None:
     for arguments in ({}, {"config_format": "hf"}, {"config_format": "mistral", "load_format": "dummy"}):
         refuse_left_out(manifest(*SHARDS, "params.json"), arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mode"),
+    [
+        ({}, {"tokenizer_mode": "mistral"}),
+        ({"tokenizer_mode": "auto"}, {"tokenizer_mode": "mistral"}),
+        ({"tokenizer_mode": "hf"}, {}),
+        ({"tokenizer": "/other"}, {}),
+    ],
+)
+def test_mistrals_tokenizer_at_an_address_that_has_both(
+    arguments: dict[str, Any], mode: dict[str, str]
+) -> None:
+    whole = manifest(*SHARDS, "params.json", "tekken.json")
+    assert tokenizer_of(replace(whole, leaves_mistrals=True), arguments) == mode
+    assert tokenizer_of(whole, arguments) == {}
+    assert tokenizer_of(None, arguments) == {}

@@ -20,6 +20,7 @@ from dray.job.options.settings import JobSettings
 from dray.kinds import Kind
 from dray.requests.sources import RowDefaults, source_of
 from dray.store import Fingerprint, open_store
+from dray.weights import Manifest
 
 pytestmark = pytest.mark.unit
 
@@ -157,6 +158,17 @@ def test_the_template_counts(make_settings: Make, tmp_path: Path) -> None:
         assert first.differences(fingerprint_of(shaped(**shape))) == ["template"]
     completion = fingerprint_of(shaped(template="{text}", kind=Kind.COMPLETION))
     assert first.differences(completion) == ["template"]
+
+
+def test_answers_by_another_tokenizer_are_of_another_job(make_settings: Make) -> None:
+    """Mistral's models at an address had Hugging Face's; with a tokenizer of the user's, nothing changed."""
+
+    def job(*, both: bool, **arguments: Any) -> Fingerprint:
+        settings = make_settings(engine="vllm", model="s3://b/m", engine_arguments=arguments)
+        return fingerprint_of(settings, Manifest(uri="s3://b/m", files=(), leaves_mistrals=both))
+
+    assert job(both=False).differences(job(both=True)) == ["model"]
+    assert job(both=False, tokenizer_mode="hf") == job(both=True, tokenizer_mode="hf")
 
 
 def test_the_model_is_its_files_and_not_its_path(make_settings: Make, model: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from dray.errors import WeightsError
 from dray.job.options.model_files import check_model
 from dray.weights import check_checkpoint
-from dray.weights.source.checkpoint import INDEX, SINGLE
+from dray.weights.source.checkpoint import INDEX, SINGLE, leaves_mistrals
 from dray.weights.source.content import content_digests
 from dray.weights.source.listing import wanted_files
 from dray.weights.source.modules import weight_files
@@ -158,3 +158,13 @@ def test_files_that_are_no_copies_by_their_names_still_count(copies: Path) -> No
     assert sorted(check_checkpoint(copies)) == [SINGLE, "more.safetensors"]
     save_file({"embed": np.zeros(4, np.float32)}, copies / "model-00001-of-00002.safetensors")
     assert "tensor 'embed' is in model-00001-of-00002.safetensors and in model.safetensors" in _says(copies)
+
+
+@pytest.mark.parametrize("tokenizer", ["tekken.json", "tokenizer.model.v3", "tokenizer.model.v7m1"])
+@pytest.mark.parametrize("native", [*NATIVE, f"original/{NATIVE[0]}"])
+def test_a_model_in_both_formats_is_known_by_what_is_left_out(tokenizer: str, native: str) -> None:
+    files = {"config.json", SINGLE, tokenizer}
+    assert leaves_mistrals({*files, native}, files)
+    assert not leaves_mistrals(files, files)
+    assert not leaves_mistrals({*files, NATIVE[0]}, {*files, NATIVE[0]})
+    assert not leaves_mistrals({"config.json", SINGLE, "tokenizer.model", native}, files)
