@@ -53,7 +53,6 @@ ENVIRONMENT = {
 _GIB = 1 << 30
 _MEETING_SECONDS = 1800  # for ranks on several nodes to meet: as long as a replica may take to start
 _CPU_CACHE_LIMIT = 4 * _GIB
-_UNSAFE_ADVICE = "To allow overriding this maximum"  # names a variable that lets a model run past its length
 _NOT_IMPORTED = "failed to be inspected"  # of an architecture: its module cannot be imported
 _TORCHVISION = (
     " torchvision is not installed, and most models that also read images need it, for text as well: install "
@@ -197,7 +196,6 @@ def refused_arguments() -> Iterator[None]:
             problem = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in problem["loc"])
             said = f"{place}: {problem['msg']}" if place else problem["msg"]
-        said = said.partition(_UNSAFE_ADVICE)[0]
         said = in_one_line(said.removeprefix("Value error, "))
         if _NOT_IMPORTED in said and find_spec("torchvision") is None:
             said += _TORCHVISION
