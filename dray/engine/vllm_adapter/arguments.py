@@ -27,6 +27,7 @@ from dray.engine.vllm_adapter.media.images import THREADS as IMAGE_THREADS
 from dray.engine.vllm_adapter.media.images import WITHOUT_LIST
 from dray.engine.weight_formats import formats_of, tokenizer_of
 from dray.errors import ConfigError
+from dray.planner.models import KV_BYTES, kv_format, read_model
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ ENVIRONMENT = {
 _GIB = 1 << 30
 _MEETING_SECONDS = 1800  # for ranks on several nodes to meet: as long as a replica may take to start
 _CPU_CACHE_LIMIT = 4 * _GIB
+_CPU_BATCH = 4096  # tokens of a step, by vLLM's default
+_OF_BLOCKS = 1 / 32  # of a request's cache: its last block is not full, and vLLM holds one block back
 _NOT_IMPORTED = "failed to be inspected"  # of an architecture: its module cannot be imported
 _TORCHVISION = (
     " torchvision is not installed, and most models that also read images need it, for text as well: install "
@@ -223,8 +226,34 @@ def _cpu_defaults(model: str, given: dict[str, Any]) -> dict[str, Any]:
     if dtype:
         defaults["dtype"] = dtype  # vLLM would turn float32 into bfloat16
     if "kv_cache_memory_bytes" not in given and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        defaults["kv_cache_memory_bytes"] = _cache_bytes(config.get("text_config") or config, given)
+        wanted = _cache_bytes(config.get("text_config") or config, given)
+        defaults["kv_cache_memory_bytes"] = max(wanted, _longest_bytes(model, given))
     return defaults
+
+
+def _longest_bytes(model: str, given: dict[str, Any]) -> int:
+    """Bytes that one request of full length keeps in a rank's cache, without which vLLM does not start.
+
+    0 for a model that ``dray plan`` does not know. vLLM keeps the tokens of a step beside a layer's window.
+    """
+    try:
+        facts = read_model(Path(model))
+    except ConfigError:
+        return 0
+    length = int(given.get("max_model_len") or facts.max_length)
+    batch = int(given.get("max_num_batched_tokens") or _CPU_BATCH)
+    named = (kv_format(str(given.get(name))) for name in ("kv_cache_dtype", "dtype"))
+    of_element = KV_BYTES[next(filter(None, named), facts.kv_format)]
+    ranks = int(given.get("tensor_parallel_size") or 1)
+    elements = sum(
+        one.layers
+        * one.cached
+        * min(length, length if one.window is None else one.window + batch)
+        * one.copies(ranks)
+        / ranks
+        for one in facts.attention
+    )
+    return int(elements * of_element * (1 + _OF_BLOCKS))
 
 
 def _cache_bytes(config: dict[str, Any], given: dict[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from dray.engine.redaction import without_quotes
 from dray.engine.vllm_adapter.arguments import (
     ENVIRONMENT,
     _cache_bytes,
+    _cpu_defaults,
     engine_arguments,
     prepare_environment,
     runs_eagerly,
@@ -30,6 +32,7 @@ from dray.engine.vllm_adapter.imports import import_vllm
 from dray.errors import ConfigError, EngineDeadError
 from dray.failures.signs import out_of_memory
 from dray.kinds import Kind
+from tests.support.model_configs import LLAMA_1B, LLAMA_8B, MISTRAL_7B, QWEN3_06B
 
 pytestmark = pytest.mark.unit
 
@@ -154,6 +157,32 @@ def test_the_cache_on_cpu_fits_a_full_batch_within_bounds() -> None:
     assert _cache_bytes(config, {"max_model_len": 16, "max_num_seqs": 1}) == 1 << 28
     assert _cache_bytes(config, {"max_model_len": 1 << 20}) == 4 << 30
     assert _cache_bytes({"hidden_size": 512}, {}) == 4 << 30, "an unusual model gets the bound"
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "least", "most"),
+    [
+        (QWEN3_06B, {}, 4.38, 4.6),  # 40,960 tokens of 112 KiB
+        (LLAMA_1B, {}, 4.01, 4.2),  # 131,072 of 32 KiB, and the block that vLLM holds back
+        (LLAMA_8B, {}, 16.0, 16.6),
+        (LLAMA_8B, {"tensor_parallel_size": 2}, 8.0, 8.3),
+        (QWEN3_06B, {"dtype": "float32"}, 8.75, 9.1),
+        (QWEN3_06B, {"kv_cache_dtype": "fp8"}, 4, 4),
+        (QWEN3_06B, {"max_model_len": 32_768}, 4, 4),
+        (MISTRAL_7B, {}, 4, 4),  # of 32,768 tokens it keeps a window, and those of a step
+        ({"model_type": "unheard_of"}, {}, 4, 4),
+    ],
+)
+def test_the_cache_on_cpu_holds_one_request_of_full_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], given: dict[str, Any],
+    least: float, most: float,
+) -> None:  # fmt: skip
+    """With 4 GiB for each model, vLLM did not start Qwen 3 nor Llama 3."""
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = _cpu_defaults(str(tmp_path), given)["kv_cache_memory_bytes"] / (1 << 30)
+    assert least <= found <= most
+    assert _cpu_defaults(str(tmp_path), {"kv_cache_memory_bytes": 1}).get("kv_cache_memory_bytes") is None
 
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=40, max_size=200)
