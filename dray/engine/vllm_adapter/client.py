@@ -103,6 +103,8 @@ class StepClient:
         """
         if sampling_params.prompt_logprobs and self.vllm_config.cache_config.kv_sharing_fast_prefill:
             raise _wrong_logprobs()
+        if sampling_params.logprob_token_ids and not self.vllm_config.use_v2_model_runner:
+            raise _wrong_logprobs_of_others()
         grammar = grammar_of(sampling_params.structured_outputs) if self.grammars is not None else None
         if self.grammars is not None and grammar is not None:
             self.grammars.require(grammar)
@@ -168,6 +170,16 @@ def _wrong_logprobs() -> RequestRefused:
         "unsupported_field",
         "`prompt_logprobs`, or `logprobs` with `echo`, cannot be honoured: vLLM gets them wrong with the "
         "engine argument kv_sharing_fast_prefill; leave one of them out",
+    )
+
+
+def _wrong_logprobs_of_others() -> RequestRefused:
+    """vLLM's sampler (v1/sample/sampler.py) replaces the log probabilities of all rows of the step."""
+    return RequestRefused(
+        "unsupported_field",
+        "`logprob_token_ids` cannot be honoured: with the V1 model runner, which vLLM chose for this engine, "
+        "other rows would get wrong log probabilities; leave it out",
+        param="logprob_token_ids",
     )
 
 

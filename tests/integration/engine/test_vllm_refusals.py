@@ -457,6 +457,20 @@ def test_logprobs_that_vllm_would_get_wrong_are_refused(
     assert [one.error_code for one in outcomes] == ["unsupported_field", "unsupported_field", None]
 
 
+def test_tokens_whose_logprobs_would_spoil_those_of_other_rows_are_refused(
+    generation: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation.engine._client, "vllm_config", SimpleNamespace(
+        cache_config=SimpleNamespace(kv_sharing_fast_prefill=False), use_v2_model_runner=False
+    ))  # fmt: skip
+    asked = {"logprobs": True, "top_logprobs": 2}
+    spoiler, other = generation.run([chat(**asked, logprob_token_ids=[5, 6]), chat(**asked)])
+    assert spoiler.error_code == "unsupported_field"
+    assert "V1 model runner" in (spoiler.error_message or "")
+    assert other.response is not None
+    assert generation.one(completion(logprobs=1, logprob_token_ids=[5])).error_code == "unsupported_field"
+
+
 def test_no_row_is_blamed_for_the_engines_end() -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
