@@ -79,6 +79,7 @@ CHAT = Kind(
     body=_chat_body,
     conversation=conversation,
     sees_and_hears=True,
+    spelled={"max_output_tokens": "max_tokens"},
     prompts=_chat_prompts,
     proof={"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 4, "temperature": 0},
     simulated=_simulated_chat,
@@ -90,6 +91,7 @@ COMPLETION = Kind(
     engine=GENERATION,
     texts=("prompt",),
     body=_completion_body,
+    spelled=dict.fromkeys(("max_completion_tokens", "max_output_tokens"), "max_tokens"),
     prompts=_completion_prompts,
     # Token ids need neither a chat template nor a tokenizer that can read this text.
     proof={"prompt": [1, 2, 3, 4], "max_tokens": 4, "temperature": 0},

@@ -13,11 +13,33 @@ from dray.engine import declared
 from dray.engine.body_fields import refuse_unknown_fields
 from dray.engine.declared import refuse_arguments
 from dray.errors import ConfigError
+from dray.kinds import LENGTH_FIELDS, Kind, all_kinds
+from dray.requests.validate import filler
 
 pytestmark = [
     pytest.mark.unit,
     pytest.mark.skipif(find_spec("vllm") is None, reason="needs the source of vLLM"),
 ]
+
+
+CLASSES = {
+    "chat": ("chat_completion", "ChatCompletionRequest"),
+    "completion": ("completion", "CompletionRequest"),
+    "response": ("responses", "ResponsesRequest"),
+}
+
+
+@pytest.mark.parametrize("name", LENGTH_FIELDS)
+@pytest.mark.parametrize("kind", [kind for kind in all_kinds() if kind.engine.generates], ids=str)
+def test_a_length_for_all_rows_is_in_the_words_of_each_kind(kind: Kind, name: str) -> None:
+    body: dict[str, Any] = {}
+    filler({name: 5})(kind.url, body)
+    known: frozenset[str] | None = kind.engine.fields
+    if not known:
+        module, of_vllm = CLASSES[kind.name]
+        known = declared.fields_of_class(f"vllm.entrypoints.openai.{module}.protocol", of_vllm)
+    assert list(body.values()) == [5]
+    assert body.keys() <= (known or set())
 
 
 @pytest.mark.parametrize(
