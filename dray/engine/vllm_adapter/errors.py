@@ -5,16 +5,19 @@ from __future__ import annotations
 import binascii
 import errno
 import re
+from collections.abc import Iterator
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from vllm.exceptions import GenerationError, VLLMClientError
+from vllm.renderers.chat_utils import ChatCompletionMessageParam
 from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 
 from dray.codes import ErrorCode
 from dray.engine.redaction import without_quotes
 from dray.errors import EngineDeadError, RequestRefused
 from dray.kinds import LENGTH_FIELDS
+from dray.requests.media.parts import conversations_of
 
 _TOO_LONG = re.compile(
     r"maximum (context|model|input)? ?length|max_model_len|context length|longer than", re.IGNORECASE
@@ -31,6 +34,7 @@ _AT_ITS_END = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 # xgrammar's messages carry the time of day, and error rows are the same bytes in every run.
 _SOURCE_LINE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 _OTHER_BACKEND = ' The engine argument structured_outputs_config={"backend": "guidance"} takes more of them.'
+_read_message = TypeAdapter(ChatCompletionMessageParam).validate_python
 MAX_MESSAGE = 500  # characters; enough for every message of vLLM's own, too little for a prompt
 
 
@@ -120,26 +124,75 @@ def _of_generation(*, has_grammar: bool) -> RequestRefused:
 
 def _of_validation(error: ValidationError, body: dict[str, Any]) -> RequestRefused:
     """The problems of the alternative that fits best, where a field takes several types."""
-    problems = error.errors(include_input=False, include_url=False, include_context=False)
-    alternatives: dict[tuple[Any, ...], list[Any]] = {}
-    for problem in problems:
-        alternatives.setdefault(_alternative(problem["loc"]), []).append(problem)
-    best = min(alternatives.values(), key=_misfit)
+    best = min(_alternatives(_problems_of(error, body)), key=_misfit)
     names = [str(part) for part in best[0]["loc"] if _is_name(part)]
-    field = ".".join(name[:64] for name in names[:4])
-    message = "; ".join(dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in best[:3]))
+    field = ".".join(name[:64] for name in names[:6])
+    message = "; ".join(dict.fromkeys(map(_told, best[:3])))
     return _refusal(f"{field}: {message}" if field else message, names[0] if names else None, body)
 
 
-def _alternative(loc: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The part of a location that distinguishes the members of a union."""
-    tags = [number for number, part in enumerate(loc) if not _is_name(part)]
-    return loc[: tags[0] + 1] if tags else loc[:1]
+def _problems_of(error: ValidationError, body: dict[str, Any]) -> list[Any]:
+    """What pydantic found, with the whole place of each problem.
+
+    It reads a message's parts and tool calls only when vLLM iterates over them, and then names them by their
+    numbers alone. So the messages are read again one by one, up to the first that is bad.
+    """
+    problems = _listed(error)
+    if isinstance(next(iter(problems[0]["loc"]), None), int):
+        return next(_problems_in(body.get("messages")), problems)
+    return problems
 
 
-def _misfit(problems: list[Any]) -> tuple[bool, int]:
+def _problems_in(messages: Any) -> Iterator[list[Any]]:
+    """The problems of each message, or of each of its lists, that is bad."""
+    for field, conversation in conversations_of(messages):
+        for number, message in enumerate(conversation):
+            its = place = (*field.rstrip("]").split("["), number)
+            try:
+                read = _read_message(message)
+                for name in ("content", "tool_calls"):
+                    place = (*its, name)
+                    if not isinstance(read.get(name), str):
+                        list(read.get(name) or ())
+            except ValidationError as error:
+                yield [problem | {"loc": (*place, *problem["loc"])} for problem in _listed(error)]
+
+
+def _listed(error: ValidationError) -> list[Any]:
+    return list(error.errors(include_input=False, include_url=False, include_context=False))
+
+
+def _alternatives(problems: list[Any]) -> list[list[Any]]:
+    """The problems of each member of a union.
+
+    The classes of ``response_format`` have one name (``function-wrap[...]``): each says its type first.
+    """
+    found: dict[Any, list[Any]] = {}
+    member = 0
+    for problem in problems:
+        loc = problem["loc"]
+        tags = [number for number, part in enumerate(loc) if not _is_name(part)]
+        known, within = (loc[: tags[0] + 1], loc[tags[0] + 1 :]) if tags else (loc[:1], loc[1:])
+        if tags and loc[tags[0]].startswith("function-wrap[") and within in ((), ("type",)):
+            member += 1
+        found.setdefault((known, member), []).append(problem)
+    return list(found.values())
+
+
+def _misfit(problems: list[Any]) -> tuple[bool, int, bool]:
     """How badly an alternative fits: one for another role or type is out of the question."""
-    return any(problem["loc"][-1] in ("role", "type") for problem in problems), len(problems)
+    other = any(
+        problem["type"] == "literal_error" and problem["loc"][-1:] in (("role",), ("type",))
+        for problem in problems
+    )
+    return other, len(problems), any(problem["type"].endswith("_type") for problem in problems)
+
+
+def _told(problem: dict[str, Any]) -> str:
+    if problem["type"] == "string_type" and problem["loc"][-1:] == ("arguments",):
+        return "Input should be JSON text (a string)"  # data sets have objects there
+    message: str = problem["msg"]
+    return message.removeprefix("Value error, ")
 
 
 def _is_name(part: Any) -> bool:

@@ -351,6 +351,61 @@ def test_messages_name_the_field_and_not_pydantics_types() -> None:
         assert refusal.param == field.split(".")[0]
 
 
+def call_with(arguments: Any) -> dict[str, Any]:
+    function = {"name": "g", "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "id": "c", "function": function}],
+    }
+
+
+USER = {"role": "user", "content": "x"}
+SPOKEN = {"role": "user", "content": [{"type": "text", "text": "x"}]}
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"messages": [USER, {"content": "x"}]}, "messages.1.role: Field required"),
+    ({"stop": ["a"] * 5}, "stop: List should have at most 4 items after validation, not 5"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+        "response_format.json_schema.name: Field required",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": "{}"}}},
+        "response_format.json_schema.schema: Input should be a valid dictionary",
+    ),
+    (
+        {"response_format": {"type": "xml"}},
+        "response_format.type: Input should be 'text', 'json_object' or 'json_schema'",
+    ),
+    (
+        {"messages": [SPOKEN, {"role": "user", "content": [{"type": "input_text", "text": "x"}]}]},
+        "messages.1.content.0.type: Input should be 'text'",
+    ),
+    (
+        {"messages": [SPOKEN, {"role": "user", "content": [{"text": "x"}]}]},
+        "messages.1.content.0.type: Field required",
+    ),
+    (
+        {"messages": [SPOKEN, {"role": "user", "content": [{"type": "text", "text": None}]}]},
+        "messages.1.content.0.text: Input should be a valid string",
+    ),
+    (
+        {"messages": [SPOKEN, {"role": "user", "content": ["x"]}]},
+        "messages.1.content.0: Input should be a valid dictionary",
+    ),
+    (
+        {"messages": [call_with("{}"), call_with({"a": 1})]},
+        "messages.1.tool_calls.0.function.arguments: Input should be JSON text (a string)",
+    ),
+]
+
+
+def test_messages_name_the_fault_and_the_message_that_has_it(generation: Runner) -> None:
+    """Also of parts and tool calls, which vLLM reads late and by their own numbers."""
+    outcomes = generation.run([chat(**fields) for fields, _ in FAULTS])
+    assert [outcome.error_message for outcome in outcomes] == [told for _, told in FAULTS]
+
+
 def test_what_python_says_of_a_broken_body_is_not_passed_on() -> None:
     from dray.engine.vllm_adapter.errors import refusal_of
 
