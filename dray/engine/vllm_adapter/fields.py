@@ -35,6 +35,7 @@ _NOT_IN_A_BATCH = {
     "prompt_embeds": "prompts are text or token ids",
     "mm_processor_kwargs": "it is an engine argument, for all rows",
     "media_io_kwargs": "it is an engine argument, for all rows",
+    "chat_template": "--engine-arg chat_template=... sets one for all rows",
 }
 _STRUCTURED_FIELDS = frozenset(
     field.name for field in fields(StructuredOutputsParams) if not field.name.startswith("_")
@@ -68,8 +69,10 @@ def refuse_unusable(
         raise RequestRefused("stream_unsupported", "a batch has no stream; remove `stream`", param="stream")
     for name in body.keys() & _NOT_IN_A_BATCH.keys():
         if body[name]:
-            reason = _NOT_IN_A_BATCH[name]
-            raise RequestRefused("unsupported_field", f"`{name}` cannot be honoured: {reason}", param=name)
+            raise _not_in_a_batch(name)
+    options = body.get("chat_template_kwargs")
+    if isinstance(options, dict) and options.get("chat_template"):
+        raise _not_in_a_batch("chat_template", "chat_template_kwargs.")
     if body.get("length_penalty", 1) not in (1, None):
         raise RequestRefused(
             "unsupported_field", "`length_penalty` is for beam search, which is not offered in a batch"
@@ -82,6 +85,11 @@ def refuse_unusable(
         )
     if constraint:
         refuse_names(constraint.keys() - _STRUCTURED_FIELDS, "structured_outputs.")
+
+
+def _not_in_a_batch(name: str, where: str = "") -> RequestRefused:
+    told = f"`{where}{name}` cannot be honoured: {_NOT_IN_A_BATCH[name]}"
+    return RequestRefused("unsupported_field", told, param=where + name)
 
 
 def _refuse_other_model(model: Any, only_name: str, adapters: Collection[str]) -> None:
