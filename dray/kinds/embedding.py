@@ -43,6 +43,7 @@ EMBEDDING = EngineKind(
 OF_TEXTS = Kind(
     name="embedding",
     url="/v1/embeddings",
+    also=("/embeddings",),
     engine=EMBEDDING,
     texts=("input", "messages"),
     body=input_of,

@@ -74,6 +74,7 @@ TEXT_COLUMN = OutputColumn(name="text", type="text", read=_text)
 CHAT = Kind(
     name="chat",
     url="/v1/chat/completions",
+    also=("/chat/completions",),
     engine=GENERATION,
     texts=("messages",),
     body=_chat_body,
@@ -88,6 +89,7 @@ CHAT = Kind(
 COMPLETION = Kind(
     name="completion",
     url="/v1/completions",
+    also=("/completions",),
     engine=GENERATION,
     texts=("prompt",),
     body=_completion_body,

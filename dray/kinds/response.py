@@ -122,6 +122,7 @@ def _simulated(body: Body, text: str, digest: str) -> Body:
 RESPONSE = Kind(
     name="response",
     url="/v1/responses",
+    also=("/responses",),
     engine=GENERATION,
     texts=(_INPUT,),
     messages=_INPUT,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from dray.codes import ErrorCode
-from dray.kinds import KINDS, LENGTH_FIELDS, all_kinds, text_fields
+from dray.kinds import KINDS, LENGTH_FIELDS, Kind, all_kinds, text_fields
 
 CUSTOM_ID_LIMIT = 512
 """Longest custom_id in characters: at 4 bytes each it still fits an index row of PostgreSQL (2,704 bytes)."""
@@ -42,7 +42,7 @@ class BadRow(ValueError):  # noqa: N818  a verdict on one row, on its way to a P
 
 
 class Envelope(NamedTuple):
-    """What a valid line says."""
+    """What a valid line says. Its ``url`` is the kind's own, whichever one the line has."""
 
     custom_id: str
     url: str
@@ -79,17 +79,22 @@ def filler(sampling: Mapping[str, Any]) -> Fill:
     return fill
 
 
-def read_envelope(line: bytes) -> Envelope:
-    """The request on one line of the batch format; BadRow says what is wrong with it."""
+def read_envelope(line: bytes, kind: Kind = Kind.CHAT) -> Envelope:
+    """The request on one line of the batch format; BadRow says what is wrong with it.
+
+    A row without a URL is of ``kind``, where its body holds a prompt of that kind.
+    """
     row = parse_object(line)
     custom_id = row.get("custom_id")
     if type(custom_id) is not str or not custom_id or len(custom_id) > CUSTOM_ID_LIMIT:
         raise _bad_custom_id(custom_id)
     url = row.get("url")
     body = row.get("body")
+    if url is None and type(body) is dict and not body.keys().isdisjoint(kind.texts):
+        url = row["url"] = kind.url
     if type(body) is not dict or type(url) is not str or url not in KINDS or not _posts(row):
-        raise _bad_envelope(row, custom_id)
-    return Envelope(custom_id, url, body)
+        raise _bad_envelope(row, custom_id, kind)
+    return Envelope(custom_id, KINDS[url].url, body)
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -162,13 +167,16 @@ def _bad_custom_id(value: object, column: str | None = None) -> BadRow:
     )
 
 
-def _bad_envelope(row: dict[str, Any], custom_id: str) -> BadRow:
+def _bad_envelope(row: dict[str, Any], custom_id: str, kind: Kind) -> BadRow:
     url, body, known = row.get("url"), row.get("body"), ", ".join(kind.url for kind in all_kinds())
     if body is None and (misplaced := next((name for name in text_fields() if name in row), None)):
         hint = f"{misplaced} stands beside custom_id; put it into body, or use --prompt-column"
         return BadRow("unknown_field", hint, misplaced, custom_id)
     if url is None:
-        return BadRow("unknown_url", f"the row has no url; dray offers {known}", "url", custom_id)
+        told = (
+            f"the row has no url, and its body is no request of the kind {kind} (--kind); dray offers {known}"
+        )
+        return BadRow("unknown_url", told, "url", custom_id)
     if not isinstance(url, str) or url not in KINDS:
         return BadRow("unknown_url", f"dray does not offer this url; it offers {known}", "url", custom_id)
     if not _posts(row):

@@ -84,7 +84,7 @@ class RowOptions(Form):
 
     kind: KindName = Field(
         default="chat",
-        description="Kind of request that each row becomes. OpenAI batch files name it themselves.",
+        description="Kind of request that each row becomes. Rows of OpenAI batch files say it by their url.",
     )
     prompt_column: str | None = Field(
         default=None,

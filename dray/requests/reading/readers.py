@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from dray.requests.reading import queries, tables
 from dray.requests.reading.inputs import FileRef, digest, expand
 from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.partitions import with_partitions
+from dray.requests.reading.settling import needs_kind
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, Source, SqlQuery
 from dray.requests.validate import BadRow, Envelope, filler, read_envelope, too_long
 from dray.storage.files import LINE_LIMIT_BYTES
@@ -50,15 +52,20 @@ def files_of(source: Source, *, options: ObjectStoreOptions | None = None) -> li
 def source_digest(source: Source, *, options: ObjectStoreOptions | None = None) -> str:
     """What the input is, in one hex digest: of the files, or of a query and where it is asked.
 
+    The kind that the user gives is part of it for a batch file whose rows do not say theirs.
+
     A query's rows are read once, into the spool: a resumed job goes on with those, whatever the database
     says by then. Whether one that is over is the job of its rows by now is for the job layer (query_jobs).
     """
     if isinstance(source, SqlQuery):
         return queries.query_digest(source)
     files = files_of(source, options=options)
-    return with_partitions(
+    found = with_partitions(
         digest(files, options=options), [ref.uri for ref in files], columns_of(source.shape)
     )
+    if isinstance(source, JsonlBatch) and needs_kind(source, options):
+        return hashlib.sha256(f"{found}\n{source.shape.kind}".encode()).hexdigest()
+    return found
 
 
 def read_rows(
@@ -95,7 +102,7 @@ def _batch_rows(
             try:
                 if line is None:
                     raise too_long(limits.line_bytes)
-                envelope = read_envelope(line)
+                envelope = read_envelope(line, source.shape.kind)
                 _place_media(envelope, place)
             except BadRow as bad:
                 if line is None or line.strip():  # a blank line is no row

@@ -80,6 +80,14 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
     return source, None
 
 
+def needs_kind(source: JsonlBatch, options: ObjectStoreOptions | None) -> bool:
+    """Whether the kind that the user gives is that of rows: those of Together and Mistral name no URL."""
+    if source.shape.kind == RowShape().kind:
+        return False
+    rows, _ = _first_rows(source, options)
+    return any(_ID in row and isinstance(row.get("body"), dict) and row.get("url") is None for row in rows)
+
+
 def _has_envelope(row: dict[str, Any]) -> bool:
     """Whether a row is of a batch file. Data sets have columns of these names, too: a page's url, a body."""
     url = row.get("url")

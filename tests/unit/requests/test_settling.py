@@ -18,7 +18,7 @@ from dray.kinds import Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Request
 from dray.requests.reading.settling import settled
-from dray.requests.sources import RowDefaults, Rows, Source, source_of
+from dray.requests.sources import RowDefaults, Rows, Source, source_digest, source_of
 from dray.requests.spool.spool import decode, read_shard
 
 pytestmark = pytest.mark.unit
@@ -251,7 +251,7 @@ def test_a_data_set_may_have_columns_that_a_batch_file_has(tmp_path: Path, besid
     ("changes", "code", "field"),
     [
         ({"custom_id": ...}, "missing_custom_id", "custom_id"),
-        ({"url": ...}, "unknown_url", "url"),
+        ({"url": ..., "body": {"prompt": "p"}}, "unknown_url", "url"),
         ({"url": "/v1/chat"}, "unknown_url", "url"),
         ({"url": "/v1/chat", "body": ...}, "unknown_url", "url"),
         ({"body": ...}, "missing_body", "body"),
@@ -286,6 +286,46 @@ def test_a_batch_file_takes_no_other_kind_than_its_own(tmp_path: Path) -> None:
         row = BATCH | {"url": "/v1/embeddings", "body": {"input": "x"}}
         source = source_of(write(tmp_path, row, name="e.jsonl"), kind=kind)
         assert settled(source) == (source, None)
+
+
+PROMPT = {"prompt": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "url"),
+    [
+        ({"method": "POST", "url": "/chat/completions", "body": {"messages": [USER]}}, Kind.CHAT,
+         "/v1/chat/completions"),  # Azure
+        ({"body": {"messages": [USER], "max_tokens": 3}}, Kind.CHAT, "/v1/chat/completions"),  # Together
+        ({"body": PROMPT}, Kind.COMPLETION, "/v1/completions"),
+        ({"url": None, "body": {"input": "hi"}}, Kind.EMBEDDING, "/v1/embeddings"),  # Mistral
+    ],
+)  # fmt: skip
+def test_batch_files_of_other_services_are_taken_as_they_are(
+    tmp_path: Path, row: dict[str, Any], kind: Kind, url: str
+) -> None:
+    path = write(tmp_path, {"custom_id": "0", **row}, {"custom_id": "1", **row})
+    found = requests(take(tmp_path, source_of(path, kind=kind)))
+    assert [(one.custom_id, one.url, one.body) for one in found] == [
+        (custom_id, url, row["body"]) for custom_id in ("0", "1")
+    ]
+
+
+def test_rows_that_do_not_say_their_kind_are_asked_for_it(tmp_path: Path) -> None:
+    path = write(tmp_path, {"custom_id": "0", "body": PROMPT})
+    with pytest.raises(InputError, match=r"no url, and its body is no request of the kind chat \(--kind\)"):
+        take(tmp_path, source_of(path))
+
+
+def test_the_kind_that_the_user_gives_such_rows_tells_jobs_apart(tmp_path: Path) -> None:
+    """Of rows that say theirs, it says nothing more."""
+    body = {"messages": [USER], "input": "hi"}
+    bare = write(tmp_path, {"custom_id": "0", "body": body})
+    asked = [source_digest(source_of(bare, kind=kind)) for kind in (Kind.CHAT, Kind.EMBEDDING, Kind.RESPONSE)]
+    assert len(set(asked)) == 3
+    named = write(tmp_path, {"custom_id": "0", "url": "/v1/embeddings", "body": body}, name="named.jsonl")
+    digests = [source_digest(source_of(named, kind=kind)) for kind in (Kind.CHAT, Kind.EMBEDDING)]
+    assert digests[0] == digests[1]
 
 
 def test_rows_without_messages_or_envelope_are_asked_for_their_prompt(tmp_path: Path) -> None:
