@@ -348,6 +348,11 @@ def exists(uri: str, *, options: ObjectStoreOptions | None = None) -> bool:
     return objects.is_there(uri, options) if is_object(uri) else local_path(uri).is_file()
 
 
+def size_of(uri: str, *, options: ObjectStoreOptions | None = None) -> int:
+    """Bytes of a file; FileNotFoundError where there is none of this name."""
+    return objects.head(uri, options).size if is_object(uri) else local_path(uri).stat().st_size
+
+
 def remove(uri: str, *, options: ObjectStoreOptions | None = None) -> None:
     """Delete one file, and what writers of it that were killed left beside it."""
     if is_object(uri):

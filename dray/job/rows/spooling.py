@@ -1,7 +1,8 @@
 """The spool of a job: every driver writes one of its own, and the store says which one is read.
 
 So a driver that was frozen while it took the input in, and finds itself replaced, overwrites nothing. A large
-spool is in parts; shards say which part they are in, and a part that is lost has the whole written again.
+spool is in parts; shards say which part they are in, and a part that is lost, or cut short, has the whole
+written again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dray.requests.ingest import BESIDE, Ingested
 from dray.requests.outputs.kept import KEPT_COLUMNS, Kept
 from dray.requests.sources import SqlQuery
 from dray.requests.spool.parts import part_uri
-from dray.storage.files import exists, join, local_path, remove
+from dray.storage.files import exists, join, local_path, remove, size_of
 from dray.storage.objects import ObjectStoreOptions, is_object, list_under
 from dray.storage.s3_uploads import end_unfinished, unfinished
 from dray.store import Job, JobState, Shard
@@ -41,9 +42,11 @@ _NAME = re.compile(
 
 
 def missed(job: OpenJob, shards: Iterable[Shard]) -> str | None:
-    """A part of the spool that holds some of these shards and is gone; None where all are there."""
-    parts = dict.fromkeys(shard.uri for shard in shards)
-    return next((uri for uri in parts if not exists(uri, options=job.settings.objects)), None)
+    """A part of the spool that is gone, or cut short before the end of one of these shards; None for none."""
+    ends: dict[str, int] = {}
+    for shard in shards:
+        ends[shard.uri] = max(ends.get(shard.uri, 0), shard.offset + shard.length)
+    return next((uri for uri, end in ends.items() if _size(job, uri) < end), None)
 
 
 def missed_kept(job: OpenJob, recorded: Job) -> str | None:
@@ -112,7 +115,7 @@ def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> 
         return
     remove_own(job)
     raise JobChangedError(
-        f"job {job.job_id}: its requests ({lost}) are gone, and its input gives other rows now, "
+        f"job {job.job_id}: its requests ({lost}) are gone or cut short, and its input gives other rows now, "
         "as a query may. Give another --job-id to start anew; what is finished stays in the store"
     )
 
@@ -166,6 +169,13 @@ def _is_there(job: OpenJob, uri: str) -> bool:
         return exists(uri, options=job.settings.objects)
     except OSError:  # S3 says 403 for a missing object, to an account that may not list
         return False
+
+
+def _size(job: OpenJob, uri: str) -> int:
+    try:
+        return size_of(uri, options=job.settings.objects)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
 
 
 def _is_of(epochs: Collection[int], uri: str) -> bool:

@@ -27,6 +27,7 @@ MAX_MARKS = 131_072
 """Places to cut at that are kept per spool, 3 MB; at least half are in use, 4 for each of 16,384 shards."""
 
 _CHUNK_BYTES = 8 << 20
+_AGAIN = "`dray resume` or the same command writes them again from the input"
 _PLACE = re.compile(rb'"f":(\d+),"n":(\d+)}\n?$')
 
 
@@ -161,11 +162,10 @@ def _whole(uri: str, offset: int, length: int, options: ObjectStoreOptions | Non
     except FileNotFoundError as error:
         raise JobFailedError(
             f"{uri}: the job's requests are not there on {gethostname()}: its output folder must be one that "
-            "all stable nodes have at the same path, or an object store. If they are gone, start the job "
-            "anew, under a new id"
+            f"all stable nodes have at the same path, or an object store. If they are gone, {_AGAIN}"
         ) from error
     if missing:
-        raise JobFailedError(f"{uri}: {missing} bytes of the job's requests are missing; start the job anew")
+        raise JobFailedError(f"{uri}: {missing} bytes of the job's requests are missing; {_AGAIN}")
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,18 @@ def test_a_part_that_is_lost_is_written_again(
     assert prompts_of(after) == EXPECTED
     assert spool_files(job) == names(2, 5)  # the other parts of the one that was lost are gone
     assert ingest_job(resumed(store, job), replicas=4) == after
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_a_part_that_is_cut_short_is_written_again(job: OpenJob, store: Store, number: int) -> None:
+    """Every later run failed at its first missing byte, and asked for a new job."""
+    before = ingest_job(job, replicas=1)
+    cut = Path(parts_in(before)[number])
+    os.truncate(cut, cut.stat().st_size - 1)
+    after = ingest_job(resumed(store, job), replicas=1)
+    assert cuts(after) == cuts(before)
+    assert prompts_of(after) == EXPECTED
+    assert spool_files(job) == names(2, 5)
 
 
 def test_a_part_that_no_open_shard_is_in_is_not_missed(job: OpenJob, store: Store, job_input: Path) -> None:
