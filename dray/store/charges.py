@@ -16,6 +16,9 @@ from dray.store.jobs import alone
 from dray.store.loss_records import attempt_of
 from dray.store.records import Charge, Spending
 
+_ANSWERS_PER_REFUSAL = 10
+"""Of so many answers to one row that engines die under, its refusal gives budgets back as an answer does."""
+
 
 def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
     """Note charges. An event is charged once, for its first cause: a node may take two replicas along.
@@ -129,9 +132,13 @@ def listing(tx: Tx, job_key: int) -> list[Charge]:
 
 
 def _answered(tx: Tx, job_key: int, scope: str) -> int:
-    """Rows that an engine answered: at a node, at a place, or in the whole job; error rows do not count."""
-    table = attempts if scope else shards
-    total = select(func.coalesce(func.sum(table.c.done), 0)).where(table.c.job_key == job_key)
+    """Rows that an engine answered: at a node, at a place, or in the whole job; error rows do not count.
+
+    Except for rows that engines die under, in the whole job while they are few: to find one is to get on.
+    """
+    if not scope:
+        return _answered_or_refused(tx, job_key)
+    total = select(func.coalesce(func.sum(attempts.c.done), 0)).where(attempts.c.job_key == job_key)
     node, lane = split_place(scope)
     if lane:
         total = total.where(or_(*(_is_of(lane, prefix) for prefix in ("", "%/"))))
@@ -140,6 +147,14 @@ def _answered(tx: Tx, job_key: int, scope: str) -> int:
     rows = int(tx.execute(total.where(attempts.c.node == node)).scalar_one())
     beside = _with_a_part_on(tx, job_key, node)  # by itself: each of the two has an index
     return rows + (int(tx.execute(total.where(attempts.c.replica.in_(beside))).scalar_one()) if beside else 0)
+
+
+def _answered_or_refused(tx: Tx, job_key: int) -> int:
+    """Never falls, as neither count does. Where no engine answers, no refusal counts."""
+    convicted = func.sum(shards.c.failed).filter(shards.c.crashes >= 2)  # see conditions.is_convicted
+    counted = select(func.coalesce(func.sum(shards.c.done), 0), func.coalesce(convicted, 0))
+    done, refused = tx.execute(counted.where(shards.c.job_key == job_key)).one()
+    return int(done) + min(int(refused), int(done) // _ANSWERS_PER_REFUSAL)
 
 
 def _with_a_part_on(tx: Tx, job_key: int, node: str) -> list[str]:

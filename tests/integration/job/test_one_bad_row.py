@@ -76,6 +76,18 @@ def most_engines(takes: Takes) -> int:
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("takes", ["engine", "node"])
+def test_many_bad_rows_side_by_side_are_error_rows(takes: Takes, make_job: Callable[..., Lanes]) -> None:
+    """The rows beside them are answered, and no row between them is: more losses than the budgets have."""
+    bad = set(range(140, 154))
+    job = make_job(154, bad, *TWO, takes=takes, most=200)
+    counts = job.run()
+    assert job.failure is None
+    assert job.errors() == dict.fromkeys(bad, CODES[takes])
+    assert (counts.done, counts.pending) == (140, 0)
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("takes", ALL)
 def test_only_bad_rows_are_error_rows_on_postgresql(
     takes: Takes, postgres_url: str, make_job: Callable[..., Lanes]

@@ -51,6 +51,33 @@ def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
     assert spent(store, "model") == 3
 
 
+@pytest.mark.parametrize(("answers", "renewals"), [(0, 0), (9, 0), (20, 2), (39, 3)])
+def test_rows_that_engines_die_under_renew_budgets_while_they_are_few(
+    store: Store, answers: int, renewals: int
+) -> None:
+    """Twenty bad rows side by side ended the job; a model that ends every engine is to end it still."""
+    job = ready_job(store, shards=6, rows=40)
+    store.commit(claimed(store, job), outcomes(range(answers)))
+    found = 0
+    for number in range(1, 6):
+        note_charges(store, "job", [Charge(budget="model", event=f"r{number}", cause="POISON")])
+        assert spent(store, "model", within=0.0) > 0
+        for _ in range(2):
+            store.release_shard(claimed(store, job, number), cause="ENGINE_CRASH", detail="", suspect=True)
+        store.commit(claimed(store, job, number), [failure(number * 40, "poison")])
+        found += spent(store, "model", within=0.0) == 0
+    assert found == renewals
+
+
+def test_other_error_rows_of_a_shard_renew_no_budget(store: Store) -> None:
+    lease = claimed(store, ready_job(store, shards=1, rows=40))
+    store.commit(lease, outcomes(range(20)))
+    note_charges(store, "job", [Charge(budget="model", event="r", cause="ENGINE_CRASH")])
+    store.commit(lease, [failure(30)])
+    store.release_shard(lease, cause="ENGINE_CRASH", detail="", suspect=True)
+    assert spent(store, "model", within=0.0) == 1
+
+
 @pytest.mark.parametrize("node", ["n1", "n2"])
 def test_an_answer_counts_at_each_node_of_its_replica(store: Store, node: str) -> None:
     """The engine's part on the second one may be what died again and again."""
