@@ -38,9 +38,8 @@ UPLOADS = "dray-upload-"
 _WRITE_BUFFER_BYTES = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
-FULL = (
-    "a disk or a quota is full: free space (also in TMPDIR), then `dray resume` or the same command goes on"
-)
+_GOES_ON = "then `dray resume` or the same command goes on"
+FULL = f"a disk or a quota is full: free space (also in TMPDIR), {_GOES_ON}"
 """What is said of a full disk where the error does not tell the file."""
 
 
@@ -288,7 +287,7 @@ def clear_abandoned(folder: Path, pattern: str) -> None:
 
 @contextmanager
 def writing(uri: str) -> Iterator[None]:
-    """Turn errors of writing ``uri`` into a JobFailedError that names it; JobPausedError for a full disk."""
+    """Turn errors of writing ``uri`` into a JobFailedError that names it, a pause where a user can help."""
     try:
         yield
     except OSError as error:
@@ -307,7 +306,9 @@ def is_full(error: BaseException | None) -> bool:
 def _unwritable(uri: str, error: OSError) -> JobFailedError:
     told = f"{uri} cannot be written: {error.strerror or error}"
     if is_full(error):
-        return JobPausedError(f"{told}; free space there, then `dray resume` or the same command goes on")
+        return JobPausedError(f"{told}; free space there, {_GOES_ON}")
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return JobPausedError(f"{told}; let the job write there, {_GOES_ON}")
     return JobFailedError(told)
 
 

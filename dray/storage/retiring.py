@@ -53,8 +53,9 @@ class Retiring:
         """A file is begun: see which objects lie there now. Later ones are another writer's."""
         family = layout.family_of(name)
         if family is not None and family not in self._seen:
-            names = [] if self._aside else layout.found_in(self._directory, family, self._options)
-            self._seen[family] = {name: self._look_at(join(self._directory, name)) for name in names}
+            with writing(join(self._directory, name)):
+                names = [] if self._aside else layout.found_in(self._directory, family, self._options)
+                self._seen[family] = {name: self._look_at(join(self._directory, name)) for name in names}
 
     def remove(self, kept: Collection[str]) -> None:
         """Remove the files of the families in ``kept`` that are not in it, from the last to the first.

@@ -17,7 +17,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dray.cli.app import run_app
-from dray.errors import ConfigError, FencedError, JobFailedError
+from dray.errors import ConfigError, FencedError, JobFailedError, JobPausedError
 from dray.job.beginning.opening import open_job
 from dray.job.deleting import delete_job, finish_deletions
 from dray.job.ending import publishing
@@ -452,6 +452,23 @@ def test_a_job_that_cannot_finish_leaves_no_upload(
         store.claim_job("job", "another")
     with pytest.raises(FencedError):
         finalise_job(job, Timeline())
+
+
+def test_keys_that_end_before_the_files_are_written_pause_the_job(
+    make_settings: MakeSettings, emulator: EmulatorProcess
+) -> None:
+    """A user gives new ones, and the same command goes on."""
+    job = open_job(make_settings())
+    answer(job)
+    emulator.behave(expires_after=0)
+    file = f"{job.settings.output}/output.jsonl"
+    with pytest.raises(
+        JobPausedError, match=f"{file} cannot be written: not allowed.*credentials.*`dray resume`"
+    ):
+        finalise_job(job, Timeline())
+    emulator.behave()
+    finalise_job(job, Timeline())
+    assert_published(job.settings, "job", _reader(emulator, job.settings))
 
 
 # ---- answers in parts ----

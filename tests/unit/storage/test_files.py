@@ -207,8 +207,18 @@ def test_the_region_of_a_profile_goes_along(
     assert found.region == region
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_pauses_with_advice(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free space"),
+        (errno.EDQUOT, "free space"),
+        (errno.EROFS, "let the job write there"),
+        (errno.EACCES, "let the job write there"),
+    ],
+)
+def test_a_place_that_takes_no_more_pauses_with_advice(
+    tmp_path: Path, number: int, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -216,7 +226,7 @@ def test_a_full_disk_pauses_with_advice(tmp_path: Path, number: int, monkeypatch
     with pytest.raises(JobPausedError) as caught, write_atomic(str(tmp_path / "rows.jsonl")) as file:
         file.write(b"{}\n")
     told = str(caught.value)
-    assert told.startswith(f"{tmp_path / 'rows.jsonl'} cannot be written: {os.strerror(number)}; free space")
+    assert told.startswith(f"{tmp_path / 'rows.jsonl'} cannot be written: {os.strerror(number)}; {advice}")
     assert "`dray resume`" in told
 
 
