@@ -240,15 +240,24 @@ def _begin_postgres(connection: Connection) -> None:
     if options.get("dray_begin") == _WRITE["dray_begin"]:
         # An acknowledged row is on disk, whatever the server's default says.
         connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+    # For this transaction alone, so that a pooler between us and the server does no harm.
     if options.get("dray_hurried"):
-        # For this transaction alone, so that a pooler between us and the server does no harm.
         connection.exec_driver_sql(
-            f"SET LOCAL lock_timeout = {int(LOCK_SECONDS * 1000)}; "
-            f"SET LOCAL statement_timeout = {int(STATEMENT_SECONDS * 1000)}; "
-            f"SET LOCAL idle_in_transaction_session_timeout = {int(STATEMENT_SECONDS * 1000)}"
+            _limits(lock=LOCK_SECONDS, statement=STATEMENT_SECONDS, idle=STATEMENT_SECONDS)
         )
-    elif not options.get("dray_long"):
+    elif options.get("dray_long"):  # whatever limits the role or the database has by default
+        connection.exec_driver_sql(_limits(lock=LONG_SILENCE_SECONDS, statement=LONG_SILENCE_SECONDS, idle=0))
+    else:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(LOCK_SECONDS * 1000)}")
+
+
+def _limits(*, lock: float, statement: float, idle: float) -> str:
+    """Statements that bound the waits of a transaction, in seconds; 0 for no bound."""
+    return (
+        f"SET LOCAL lock_timeout = {int(lock * 1000)}; "
+        f"SET LOCAL statement_timeout = {int(statement * 1000)}; "
+        f"SET LOCAL idle_in_transaction_session_timeout = {int(idle * 1000)}"
+    )
 
 
 @cache

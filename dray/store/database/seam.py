@@ -27,9 +27,9 @@ from dray.errors import (
 
 LOST = "the connection failed or was lost"
 
-# SQLSTATE: connection exceptions, operator intervention (shutdown, crash, starting up), statement
-# timed out, idle in transaction timed out, serialisation, deadlock, lock not available.
-_TRANSIENT_STATES = ("08", "57P", "57014", "25P03", "40001", "40P01", "55P03")
+# SQLSTATE: connection exceptions, operator intervention (shutdown, crash, starting up), idle in
+# transaction timed out, serialisation, deadlock, lock not available.
+_TRANSIENT_STATES = ("08", "57P", "25P03", "40001", "40P01", "55P03")
 
 _SQLITE_TRANSIENT = {
     sqlite3.SQLITE_BUSY: "the database is locked by another process",
@@ -58,6 +58,11 @@ _NO_USER = "the server refused the user or password: look at the URL, PGPASSWORD
 _NO_DATABASE = "the database does not exist: create it, or name another in the URL"
 _POSTGRES_REFUSED = {"28": _NO_USER, "3D": _NO_DATABASE}
 _NO_CONNECTION_LEFT = "the server has no connection left: raise its max_connections, or close others"
+_POSTGRES_TRANSIENT = {
+    "53300": _NO_CONNECTION_LEFT,
+    "57014": "the server cancelled a statement: it took too long for dray, or for the statement_timeout "
+    "of the role or the database",
+}
 # libpq gives no SQLSTATE for a connection that the server refuses, but the server's words, in the server's
 # language. Those that are not known count as a lost connection. Of several servers, one that may take the
 # connection later goes first.
@@ -113,8 +118,8 @@ def _of_postgres(error: BaseException | None, name: str, *, lost: bool) -> Store
         if lost or kind in ("OperationalError", "InterfaceError", "ConnectionTimeout"):
             return _of_connecting(str(error), name)
         return StoreFatalError(f"store {name}: {kind}; this is a fault in dray")
-    if state == "53300":
-        return StoreTransientError(f"store {name}: {_NO_CONNECTION_LEFT} (SQLSTATE {state})")
+    if state in _POSTGRES_TRANSIENT:
+        return StoreTransientError(f"store {name}: {_POSTGRES_TRANSIENT[state]} (SQLSTATE {state})")
     if state.startswith(_TRANSIENT_STATES):
         return StoreTransientError(f"store {name}: the server asks to try again (SQLSTATE {state})")
     if state == _POSTGRES_TOO_LARGE:

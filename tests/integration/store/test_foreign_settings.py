@@ -49,5 +49,23 @@ def test_the_databases_own_level_of_isolation_is_not_ours(
     assert found == ["read committed"] * 2
 
 
+def test_what_takes_long_has_time_whatever_the_role_is_given(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    """A change of the schema, and a deletion, failed again and again where the default was some seconds."""
+    name = postgres_url.rsplit("/", 1)[1]
+    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+    with postgres.connect() as connection:
+        for limit in limits:
+            connection.execute(f"ALTER DATABASE {name} SET {limit} = '2s'")
+
+    def shown(tx: Tx) -> list[str]:
+        return [tx.connection.exec_driver_sql(f"SHOW {limit}").scalar_one() for limit in limits]
+
+    with open_store(postgres_url) as store:
+        database = store._database
+        assert database.write(shown, long=True) == database.read(shown, snapshot=True) == ["1h", "1h", "0"]
+
+
 def _isolation(tx: Tx) -> str:
     return str(tx.connection.exec_driver_sql("SHOW transaction_isolation").scalar())

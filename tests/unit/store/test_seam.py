@@ -59,6 +59,12 @@ def test_states_worth_another_try(state: str) -> None:
     assert isinstance(of_postgres(state), StoreTransientError)
 
 
+def test_a_statement_that_was_cancelled_names_the_limit_that_another_may_have_set() -> None:
+    error = of_postgres("57014")
+    assert isinstance(error, StoreTransientError)
+    assert "statement_timeout of the role or the database" in str(error)
+
+
 @pytest.mark.parametrize(
     ("state", "says"),
     [
