@@ -34,7 +34,9 @@ def print_result(value: Any) -> None:
     """As :func:`print_json`, for what the exit code says as well: it counts also where stdout is gone."""
     try:
         print_json(value)
-    except BrokenPipeError:
+    except OSError as error:
+        if not terminal.is_gone(error):
+            raise
         terminal.discard(sys.stdout)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -46,12 +47,17 @@ def write(text: str, *, needed: bool = False) -> None:
         from rich.text import Text
 
         _live.console.print(Text(text), soft_wrap=True)
-    except BrokenPipeError:
+    except OSError as error:
+        if not is_gone(error):  # a full disk
+            return
         discard(sys.stderr)
         if needed:
-            raise
-    except OSError:  # a terminal that has hung up, a full disk
-        return
+            raise BrokenPipeError from error
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether nothing will read a stream any more: its reader has ended, or its terminal has hung up."""
+    return isinstance(error, BrokenPipeError) or error.errno == errno.EIO
 
 
 def discard(stream: TextIO) -> None:
@@ -160,9 +166,13 @@ def _alive(console: Console, face: Callable[[], RenderableType]) -> Iterator[Non
         redirect_stdout=sys.stdout.isatty(),  # what a library prints there goes above the live part too
         redirect_stderr=True,
     )
-    with live:
-        _live = live
+    live.start()
+    _live = live
+    try:
+        yield
+    finally:
+        _live = None
         try:
-            yield
-        finally:
-            _live = None
+            live.stop()
+        except OSError:  # its terminal has hung up
+            discard(sys.stderr)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dray.cli import running, stopping
+from dray.cli import output, running, stopping, terminal
 from dray.cli.results import stored_result, summarise
 from dray.cli.running import _without_logins, run_job
 from dray.cli.stopping import signals_stop
@@ -226,6 +226,33 @@ def test_the_exit_code_of_a_run_counts_though_its_readers_are_gone(
     monkeypatch.setattr(sys, "stderr", Gone())
     request = JobRequest.of("in.jsonl", "m", "out")
     assert [run_job(request, json=json) for json in (False, True)] == [code, code]
+
+
+@pytest.mark.parametrize(("json", "lines"), [(False, 0), (False, 1), (True, 1)])
+def test_the_exit_code_of_a_run_counts_though_its_terminal_has_closed(
+    json: bool, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where SIGHUP is ignored: the bar could not be taken off, nor the result told, and the run failed."""
+    ours, its = os.openpty()
+    monkeypatch.setattr(running, "refuse_early", lambda _: None)
+    monkeypatch.setattr(running, "quieten", lambda: None)
+    monkeypatch.setattr(running, "has_flows", lambda: False)
+    for name in ("NO_COLOR", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def run(_request: JobRequest) -> dict[str, Any]:
+        assert terminal.is_live() is not json
+        os.close(ours)
+        for _ in range(lines):
+            output.stage("a line")
+        return {**stored_result(), "state": "completed"}
+
+    monkeypatch.setattr(running, "run_plain", run)
+    with os.fdopen(its, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        monkeypatch.setattr(sys, "stderr", closed)
+        assert run_job(JobRequest.of("in.jsonl", "m", "out"), json=json) == 0
 
 
 def test_a_run_says_which_server_of_prefect_it_joins(
