@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, in a run of the command line."""
+"""Ctrl-C, SIGTERM and a terminal that closes, in a run of the command line."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def signals_stop() -> Iterator[None]:
-    """Ctrl-C or SIGTERM asks the job to stop and lets it write what it has; a second one ends all at once."""
+    """Ctrl-C or SIGTERM asks the job to stop and lets it write what it has; a second one ends all at once.
+
+    So does SIGHUP, unless it is ignored (nohup); but another one, as shells send beside the terminal's, says
+    nothing new.
+    """
     asked = threading.Event()
 
-    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+    def on_interrupt(number: int, _frame: FrameType | None) -> None:
         signal.alarm(0)  # Ray's core takes a SIGTERM for a failure, and wants to abort 3 s later
+        if number == signal.SIGHUP and asked.is_set():
+            return
         if asked.is_set() or current_job.latest() is None:
             output.say("dray: stopped at once; run the same command again to go on")
             terminal.leave()
@@ -39,7 +45,10 @@ def signals_stop() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_interrupt)
 
-    before = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, on_interrupt) for number in heard}
     try:
         # When the flow begins, Prefect puts its own handler for SIGTERM, which makes a crash of it.
         with current_job.calling(take_over):

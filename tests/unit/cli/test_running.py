@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,14 @@ class Over(Exception):  # noqa: N818  the end of the process, which a test outli
 
 
 @pytest.fixture
+def in_a_terminal() -> Iterator[None]:
+    """Its closing ends a process; these tests may run under nohup themselves."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The exit codes with which the process would have ended at once."""
     codes: list[int] = []
@@ -157,6 +166,27 @@ def test_a_signal_cancels_the_job_and_a_second_one_ends_all(
         with pytest.raises(Over):
             signal.raise_signal(second)
         assert killed == [130]
+
+
+@pytest.mark.usefixtures("in_a_terminal")
+def test_a_terminal_that_closes_cancels_the_job(job: OpenJob, killed: list[int]) -> None:
+    """A rented cluster ran on until it expired. The shell sends the signal again, and means no more by it."""
+    with signals_stop():
+        current_job.note(job)
+        for _ in range(3):
+            signal.raise_signal(signal.SIGHUP)
+        wait_for_the_order(job)
+        assert killed == []
+        with pytest.raises(Over):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("in_a_terminal")
+def test_a_run_that_is_to_outlive_its_terminal_does() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    with signals_stop():
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 class Gone:
@@ -286,7 +316,8 @@ def test_a_refused_run_says_so_by_its_exit_code_to_no_reader(options: list[str],
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("in_a_terminal")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_without_a_job_a_signal_ends_all(
     number: signal.Signals, killed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
