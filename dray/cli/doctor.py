@@ -149,9 +149,9 @@ def _model(path: str) -> str:
         return "config and safetensors found"
     if importlib.util.find_spec("transformers") is None:
         return "config, tokenizer and safetensors found; transformers is not here to load the tokenizer"
-    from dray.planner.workload.encoders import load_tokenizer
+    from dray.planner.workload import TokenizerAt
 
-    load_tokenizer(path)
+    TokenizerAt(folder=path).encoder()
     return "config and safetensors found, tokenizer loaded"
 
 

@@ -213,6 +213,7 @@ def _counting(request: PlanRequest, folder: Path, model: ModelFacts, known: Know
             chat_template=arguments.get("chat_template"),
             chat_template_content_format=str(arguments.get("chat_template_content_format", "auto")),
             image_tokens=request.image_tokens,
+            tokenizer_mode=str(arguments.get("tokenizer_mode", "auto")),
         ),
         image_tokens=request.image_tokens,
         sample=request.sample or None,

@@ -12,7 +12,7 @@ import numpy as np
 from dray.planner.workload.chains import chains
 from dray.planner.workload.encoders import Encoder
 from dray.planner.workload.images import count_images
-from dray.planner.workload.prompts import Asked, Text, Unreadable, asked
+from dray.planner.workload.prompts import Asked, Rendered, Text, Unreadable, asked
 from dray.requests.spool.spool import decode
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def _counted(
 
 
 def _images(row: Asked) -> int:
-    return sum(count_images(prompt.text) for prompt in row.prompts if isinstance(prompt, Text))
+    texts = sum(count_images(prompt.text) for prompt in row.prompts if isinstance(prompt, Text))
+    return texts + sum(prompt.images for prompt in row.prompts if isinstance(prompt, Rendered))
 
 
 def _cut(tokens: NDArray[np.uint32], kept: int | None) -> NDArray[np.uint32]:

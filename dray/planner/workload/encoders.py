@@ -21,7 +21,8 @@ from dray.imports import without
 from dray.kinds import Body
 from dray.planner.workload.conversations import conversation_of, plain_text, template_arguments, tools_of
 from dray.planner.workload.images import IMAGE_TOKENS, count_images, tokens_with_images
-from dray.planner.workload.prompts import Prompt, Text, Unreadable
+from dray.planner.workload.mistral import MistralEncoder, reads_mistrals
+from dray.planner.workload.prompts import Prompt, Rendered, Text, Unreadable
 from dray.weights.source.configuration import has_tokenizer
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ _INSTALL = "pip install 'dray[cpu]' or 'dray[gpu]'"
 class Encoder(Protocol):
     """Renders conversations, and turns prompts into tokens."""
 
-    def render(self, body: Body, answered: bool) -> str:
-        """The text that the model reads; raises Unreadable."""
+    def render(self, body: Body, answered: bool) -> str | Rendered:
+        """The text that the model reads, or its tokens; raises Unreadable."""
 
     def encode(self, prompts: Sequence[Prompt]) -> list[NDArray[np.uint32]]:
         """The tokens of each prompt."""
@@ -51,6 +52,7 @@ class TokenizerAt:
     chat_template: str | None = None
     chat_template_content_format: str = "auto"
     image_tokens: int = IMAGE_TOKENS
+    tokenizer_mode: str = "auto"
 
     def missing(self) -> str | None:
         """What is missing for it, as far as a look tells; None where it can be tried."""
@@ -71,6 +73,10 @@ class TokenizerAt:
         Raises:
             ConfigError: transformers is not installed, or there is no tokenizer that it can load.
         """
+        if (missing := self.missing()) is not None:
+            raise ConfigError(missing)
+        if reads_mistrals(Path(self.folder), self.tokenizer_mode):
+            return MistralEncoder(self.folder, self.image_tokens)
         return ModelEncoder(self)
 
 
@@ -119,8 +125,6 @@ class ModelEncoder:
     """The tokenizer and chat template of a model, as vLLM uses them (``vllm/renderers/hf.py``, 0.32)."""
 
     def __init__(self, at: TokenizerAt) -> None:
-        if (missing := at.missing()) is not None:
-            raise ConfigError(missing)
         self._tokenizer = load_tokenizer(at.folder)
         self._template = _template_text(at.chat_template)
         self._format = at.chat_template_content_format
@@ -186,7 +190,7 @@ class ModelEncoder:
 
 
 def load_tokenizer(folder: str) -> Any:
-    """A folder's tokenizer, by transformers alone.
+    """A folder's tokenizer, by transformers alone: also one that Mistral's files could be read to.
 
     Raises:
         ConfigError: transformers cannot load it.
@@ -196,7 +200,10 @@ def load_tokenizer(folder: str) -> Any:
     try:
         with without("torch", "tensorflow", "jax", "flax"):
             from transformers import AutoTokenizer
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        # With mistral_format left out, transformers 5 takes mistral-common wherever there is a tekken.json.
+        return AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True, mistral_format=False
+        )
     except Exception as error:  # noqa: BLE001  whatever files may provoke
         said = " ".join(str(error).split())[:200]
         raise ConfigError(f"{folder}: its tokenizer cannot be loaded ({said})") from None

@@ -77,7 +77,7 @@ def gather(
         processes: how many count tokens beside this one; as many as there are cores where it is left out.
 
     Raises:
-        ConfigError: the tokenizer cannot be loaded.
+        ConfigError: the tokenizer cannot be loaded, or fails.
     """
     setup = Setup(tokens, block_tokens)
     with ExitStack() as stack:

@@ -39,11 +39,16 @@ def tokens_with_images(
     """The tokens of a text with marks: ``encode`` gives those of the texts between the images."""
     pieces = _MARK.split(text)
     found = [
-        _tokens_of(piece, image_tokens) if number % 2 else encode(piece)
-        for number, piece in enumerate(pieces)
+        tokens_of(piece, image_tokens) if number % 2 else encode(piece) for number, piece in enumerate(pieces)
     ]
     return np.concatenate(found)
 
 
-def _tokens_of(digest: str, count: int) -> NDArray[np.uint32]:
+def without_marks(text: str, instead: str) -> tuple[str, list[str]]:
+    """The text with ``instead`` for each mark, and the digests of the marks."""
+    return _MARK.sub(instead, text), _MARK.findall(text)
+
+
+def tokens_of(digest: str, count: int) -> NDArray[np.uint32]:
+    """Tokens that stand for the file of this digest."""
     return np.frombuffer(shake_128(bytes.fromhex(digest)).digest(4 * count), np.uint32)

@@ -42,7 +42,7 @@ class Processes:
         """The figures of each batch, in their order.
 
         Raises:
-            ConfigError: the tokenizer cannot be loaded.
+            ConfigError: the tokenizer cannot be loaded, or fails.
             DrayError: a process ended by itself.
         """
         busy: deque[_Worker] = deque()  # one entry for each batch that is under way

@@ -37,8 +37,16 @@ class Text:
     special: bool
 
 
+class Rendered(list[int]):
+    """The token ids of a conversation that has ``images``; for tokenizers that make no text of it."""
+
+    def __init__(self, tokens: list[int], *, images: int) -> None:
+        super().__init__(tokens)
+        self.images = images
+
+
 Prompt = Text | list[int]
-"""A text, or the token ids that the user gives."""
+"""A text, or token ids: those that the user gives, or a conversation's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +65,8 @@ class Asked:
     answers: int = 1
 
 
-Render = Callable[[Body, bool], str]
-"""A conversation as the one text that the model reads; whether the model is to answer it."""
+Render = Callable[[Body, bool], str | Rendered]
+"""A conversation as the one text that the model reads, or its tokens; whether the model is to answer it."""
 
 
 def asked(url: str, body: Body, render: Render) -> Asked:
@@ -102,7 +110,10 @@ def _conversations(body: Body) -> Iterator[Body]:
 
 
 def _conversation(body: Body, render: Render, *, answered: bool) -> Prompt:
-    return Text(render(body, answered), special=bool(body.get("add_special_tokens", False)))
+    rendered = render(body, answered)
+    if not isinstance(rendered, str):
+        return rendered
+    return Text(rendered, special=bool(body.get("add_special_tokens", False)))
 
 
 def _pairs(kind: Kind, body: Body) -> Iterator[Prompt]:

@@ -1,7 +1,7 @@
 """A process that counts tokens. A program of its own; its argument is the descriptor of a connection.
 
 It gets :class:`Setup`, then batches of lines, and answers each with its figures in the same order, or with
-the error that it met. It ends when the connection does.
+the error that it met, after which it ends. It ends when the connection does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from dray.errors import DrayError
+from dray.errors import ConfigError, DrayError
 from dray.planner.workload.counting import count
 from dray.planner.workload.encoders import Tokens
 
@@ -34,11 +34,13 @@ def main() -> None:
     threading.Thread(target=_read, args=(connection, batches), name="dray-batches", daemon=True).start()
     try:
         encoder = setup.tokens.encoder()
+        while (lines := batches.get()) is not None:
+            connection.send(count(lines, encoder, setup.block_tokens))
     except DrayError as error:
         connection.send(error)
-        return
-    while (lines := batches.get()) is not None:
-        connection.send(count(lines, encoder, setup.block_tokens))
+    except BaseException as error:  # noqa: BLE001  a tokenizer raises anything: Rust's panics are no Exception
+        said = " ".join(str(error).split())[:200]
+        connection.send(ConfigError(f"the tokenizer fails ({type(error).__name__}: {said})"))
 
 
 def _read(connection: Connection, batches: queue.SimpleQueue[list[bytes] | None]) -> None:

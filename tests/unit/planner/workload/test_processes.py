@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dray.errors import DrayError
+from dray.errors import ConfigError, DrayError
 from dray.planner.workload.counting import count
 from dray.planner.workload.encoders import Bytes
 from dray.planner.workload.processes import Processes
@@ -51,3 +51,10 @@ def test_a_process_that_ends_is_an_error() -> None:
 
         with pytest.raises(DrayError, match="ended by itself"):
             list(processes.counted(batches()))
+
+
+def test_a_tokenizer_that_fails_says_why() -> None:
+    """A ConfigError: the plan then counts by bytes, and notes it."""
+    broken = Setup(Bytes(), "none")  # type: ignore[arg-type]  # anything that raises there
+    with Processes(broken, most=1) as processes, pytest.raises(ConfigError, match=r"fails .TypeError: .*str"):
+        list(processes.counted([batch(1)]))
