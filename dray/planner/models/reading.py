@@ -21,10 +21,12 @@ from dray.planner.models.windows import windowed_layers
 
 _TOWERS = ("vision_config", "audio_config")
 _MOST_LAYERS = 10_000
+_SENTENCES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+"""vLLM reads the first of these files (``get_sentence_transformer_tokenizer_config``)."""
 
 
 def read_model(folder: Path) -> ModelFacts:
-    """Facts of the model in a folder; reads ``config.json`` and, where it is, ``hf_quant_config.json``.
+    """Facts of the model in a folder, by ``config.json``, ``hf_quant_config.json`` and ``sentence_*.json``.
 
     Raises:
         ConfigError: a file cannot be read, a field is missing or wrong, or the family is not known.
@@ -33,7 +35,19 @@ def read_model(folder: Path) -> ModelFacts:
     separate = folder / "hf_quant_config.json"
     if "quantization_config" not in config and separate.exists():
         config = {**config, "quantization_config": _load(separate).get("quantization")}
-    return model_facts(config, file=str(folder / "config.json"), name=folder.name)
+    model = model_facts(config, file=str(folder / "config.json"), name=folder.name)
+    length = _sentence_length(folder)
+    return model if length is None else replace(model, max_length=length, most_length=length)
+
+
+def _sentence_length(folder: Path) -> int | None:
+    """What sentence-transformers' file says; vLLM takes it for the model's, be it more or less than that."""
+    for name in _SENTENCES:
+        path = folder / f"sentence_{name}_config.json"
+        if path.is_file() and (found := _load(path)):
+            fields = Fields(found, str(path), {})
+            return None if fields.get("max_seq_length") is None else fields.count("max_seq_length")
+    return None
 
 
 def _load(path: Path) -> dict[str, Any]:

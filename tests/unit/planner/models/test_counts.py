@@ -185,6 +185,26 @@ def test_a_long_phi_takes_its_first_positions_unless_told(name: str) -> None:
     assert (model.max_length, model.most_length) == (4096, 131_072)
 
 
+@pytest.mark.parametrize(
+    ("file", "said", "length"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": 512, "do_lower_case": False}, 512),
+        ("sentence_xlm-roberta_config.json", {"max_seq_length": 9000}, 9000),
+        ("sentence_bert_config.json", {"do_lower_case": False}, 4096),
+        ("sentence_other_config.json", {"max_seq_length": 512}, 4096),
+    ],
+)
+def test_a_model_for_sentences_takes_the_length_of_its_own_file(
+    file: str, said: dict[str, Any], length: int, tmp_path: Path
+) -> None:
+    """As vLLM 0.32's ModelConfig gives it."""
+    config = {**CONFIGS["Llama-3.1-8B"], "max_position_embeddings": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / file).write_text(json.dumps(said))
+    model = read_model(tmp_path)
+    assert (model.max_length, model.most_length) == (length, length)
+
+
 def test_a_vision_tower_is_said_not_to_be_counted() -> None:
     assert "vision" in " ".join(model_facts(GEMMA3_27B).notes)
 
