@@ -22,6 +22,8 @@ _IGNORING = (
     "exclude_modules",
     "llm_int8_skip_modules",
 )
+_GROUPED = ("awq", "gptq", "awq_marlin", "gptq_marlin", "auto-round")
+"""Methods whose weights have a scale for each group of so many inputs; vLLM splits none of the groups."""
 _ALGORITHMS = {
     "FP8": "fp8",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
@@ -93,23 +95,28 @@ def _block(found: Fields) -> int:
     sides = [one for one in size if type(one) is int and one > 0] if isinstance(size, list) else []
     if sides:
         return max(sides)
-    if str(found.get("quant_method") or "").lower() in ("awq", "gptq", "awq_marlin", "gptq_marlin"):
+    if type(size) is int:
+        return max(1, size)
+    if str(found.get("quant_method") or "").lower() in _GROUPED:
         return max(1, _group_size(found))
     return 1
 
 
 def _block_of_group(found: Fields) -> Any:
-    """The same in compressed-tensors' words; None where it has other scales."""
+    """The same in compressed-tensors' words, a list or one number; None where it has other scales."""
     group = _first_group(found)
     weights = group.inner("weights") if group is not None else None
-    return None if weights is None else weights.get("block_structure")
+    if weights is None:
+        return None
+    by_group = weights.get("strategy") in (None, "group")  # left out, the size of the group says it
+    return weights.get("block_structure") or (weights.get("group_size") if by_group else None)
 
 
 def _format(found: Fields) -> Format:
     method = str(found.get("quant_method") or found.get("quant_algo") or "").lower()
     if method in ("fp8", "fbgemm_fp8", "mxfp4"):
         return FORMATS["mxfp4" if method == "mxfp4" else "fp8"]
-    if method in ("awq", "gptq", "awq_marlin", "gptq_marlin", "auto-round"):
+    if method in _GROUPED:
         return grouped(found.count("bits", "w_bit"), _group_size(found))
     if method == "bitsandbytes":
         return FORMATS["int4" if found.flag("load_in_4bit") else "int8"]

@@ -83,6 +83,28 @@ def test_blocks_of_compressed_tensors_are_those_of_fp8() -> None:
     assert quantized({**said, "config_groups": {"group_0": FP8_GROUP}}).block == 1
 
 
+def of_groups(**weights: Any) -> dict[str, Any]:
+    group = {"weights": {"num_bits": 4, "type": "int", **weights}, "input_activations": None}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+
+
+@pytest.mark.parametrize(
+    ("said", "block"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, 1),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 64}, 64),
+        (of_groups(strategy="group", group_size=128), 128),
+        (of_groups(group_size=32), 32),
+        (of_groups(strategy="channel", group_size=-1), 1),
+        (of_groups(strategy="channel"), 1),
+    ],
+)
+def test_no_rank_gets_a_part_of_a_group(said: dict[str, Any], block: int) -> None:
+    """vLLM refuses to split groups (verify_group_size_divides_partition, MarlinLinearKernel)."""
+    assert quantized(said).block == block
+
+
 def test_published_sizes_of_quantized_checkpoints() -> None:
     """gpt-oss-20b: 12.8 GiB (model card, arXiv 2508.10925, table 1)."""
     assert model_facts(GPT_OSS_20B).weight_bytes / 2**30 == pytest.approx(12.8, rel=0.01)
