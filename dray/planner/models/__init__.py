@@ -2,6 +2,16 @@
 
 from dray.planner.models.facts import ModelFacts, Part, Role
 from dray.planner.models.formats import FORMATS, KV_BYTES, kv_format
-from dray.planner.models.reading import model_facts, read_model
+from dray.planner.models.reading import model_facts, read_model, unknown_family
 
-__all__ = ["read_model", "model_facts", "ModelFacts", "Part", "Role", "FORMATS", "KV_BYTES", "kv_format"]
+__all__ = [
+    "read_model",
+    "model_facts",
+    "ModelFacts",
+    "Part",
+    "Role",
+    "FORMATS",
+    "KV_BYTES",
+    "kv_format",
+    "unknown_family",
+]

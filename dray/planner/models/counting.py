@@ -78,19 +78,28 @@ def latent(fields: Fields, hidden: int) -> tuple[Counted, Attention]:
     )
 
 
-def experts_of(fields: Fields, layers: int) -> Experts:
+_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+
+
+def experts_of(fields: Fields, family: Family, layers: int) -> Experts:
     """The experts that the config names under any of the families' names."""
-    if all(fields.get(name) is None for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+    if all(fields.get(name) is None for name in _EXPERTS):
         return Experts()
-    number = fields.count("n_routed_experts", "num_experts", "num_local_experts")
-    per_token = fields.count("num_experts_per_tok", "experts_per_token")
+    number = fields.count(*_EXPERTS)
+    per_token = fields.count("num_experts_per_tok", "experts_per_token", "moe_k")
     if per_token > number:
         raise fields.error(
             f"{per_token} experts per token of {number}: the field 'num_experts_per_tok' is wrong"
         )
-    width = fields.count("moe_intermediate_size", "intermediate_size")
-    shared = fields.optional_count("shared_expert_intermediate_size", 0)
-    shared += fields.optional_count("n_shared_experts", 0) * width
+    width = fields.count(width_name(fields, "moe_intermediate_size"))
+    shared = sum(
+        fields.optional_count(name, 0)
+        for name in ("shared_expert_intermediate_size", "shared_intermediate_size")
+    )
+    shared += width * sum(
+        fields.optional_count(name, 0) for name in ("n_shared_experts", "moe_num_shared_experts")
+    )
+    shared += width if family.shared_expert else 0
     return Experts(
         number=number,
         per_token=per_token,
@@ -100,10 +109,16 @@ def experts_of(fields: Fields, layers: int) -> Experts:
     )
 
 
+def width_name(fields: Fields, own: str) -> str:
+    """The field of an MLP's width: its own where there is one, as where dense layers and experts differ."""
+    return "intermediate_size" if fields.get(own) is None else own
+
+
 def _dense_layers(fields: Fields, layers: int) -> int:
     """Layers with a plain MLP: the first ones, those in a list, or those between the sparse ones."""
-    first = fields.optional_count("first_k_dense_replace", 0)
+    first = fields.optional_count("first_k_dense_replace", fields.optional_count("moe_layer_start_index", 0))
     listed = fields.get("mlp_only_layers")
     listed = listed if isinstance(listed, list) else []
-    step = fields.optional_count("decoder_sparse_step", 1) or 1
+    steps = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
+    step = max(fields.optional_count(name, 1) for name in steps)
     return sum(number < first or number in listed or (number + 1) % step != 0 for number in range(layers))

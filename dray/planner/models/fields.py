@@ -21,17 +21,16 @@ class Fields:
     defaults: Mapping[str, Any]
 
     def get(self, name: str) -> Any:
-        """The value, or its default; None where there is neither, and for ``null``."""
-        value = self.values.get(name)
-        return self.defaults.get(name) if value is None else value
+        """The value, or its default where the file leaves it out; None for neither, and for ``null``."""
+        return self.values[name] if name in self.values else self.defaults.get(name)
 
     def count(self, *names: str) -> int:
-        """A whole number above zero, under the first of these names that is there.
+        """A whole number above zero, under the first of these names that is there, in the file if in any.
 
         Raises:
             ConfigError: no name is there, or the value is no such number.
         """
-        for name in names:
+        for name in sorted(names, key=lambda name: name not in self.values):
             value = self.get(name)
             if value is not None:
                 return self._whole(name, value, least=1)

@@ -14,7 +14,7 @@ _MOST = 10_000  # no factor comes near it; a float holds the product
 
 def lengths_of(fields: Fields, kind: str) -> tuple[int, int]:
     """Tokens of a request that vLLM takes by itself, and those that ``max_model_len`` may name."""
-    most = fields.count("max_position_embeddings")
+    most = fields.optional_count("model_max_length", 0) or fields.count("max_position_embeddings")
     rope = fields.get("rope_parameters") or fields.get("rope_scaling")
     if not isinstance(rope, Mapping):
         return most, most

@@ -10,14 +10,15 @@ from typing import Any
 
 from dray.errors import ConfigError
 from dray.planner.models.attention import Attention
-from dray.planner.models.counting import Counted, Experts, experts_of, grouped_query, latent
+from dray.planner.models.counting import Counted, Experts, experts_of, grouped_query, latent, width_name
+from dray.planner.models.defaults import DEFAULTS
 from dray.planner.models.facts import ModelFacts, Part, Role
 from dray.planner.models.families import FAMILIES, Family
 from dray.planner.models.fields import Fields
 from dray.planner.models.formats import FORMATS, TORCH_NAMES, Format
 from dray.planner.models.positions import lengths_of
 from dray.planner.models.quantization import Quantization, quantization_of
-from dray.planner.models.windows import windowed_layers
+from dray.planner.models.windows import WINDOWS, windowed_layers
 
 _TOWERS = ("vision_config", "audio_config")
 _MOST_LAYERS = 10_000
@@ -38,6 +39,17 @@ def read_model(folder: Path) -> ModelFacts:
     model = model_facts(config, file=str(folder / "config.json"), name=folder.name)
     length = _sentence_length(folder)
     return model if length is None else replace(model, max_length=length, most_length=length)
+
+
+def unknown_family(folder: Path) -> str | None:
+    """The family of the model in a folder where the cost model does not know it, else None.
+
+    Raises:
+        ConfigError: ``config.json`` cannot be read, or names no family.
+    """
+    outer = Fields(_load(folder / "config.json"), str(folder / "config.json"), {})
+    kind = _kind(outer.inner("text_config") or outer, outer)
+    return None if kind in FAMILIES else kind
 
 
 def _sentence_length(folder: Path) -> int | None:
@@ -72,7 +84,7 @@ def model_facts(config: Mapping[str, Any], *, file: str = "config.json", name: s
     text = outer.inner("text_config") or outer
     kind = _family_name(text, outer)
     family = FAMILIES[kind]
-    fields = Fields(text.values, file, family.defaults)
+    fields = Fields(text.values, file, DEFAULTS[kind])
     sizes = _sizes(fields, family)
     stored = _stored_format(fields, outer)
     quantization = quantization_of(outer) or quantization_of(fields)
@@ -100,14 +112,19 @@ def model_facts(config: Mapping[str, Any], *, file: str = "config.json", name: s
     )
 
 
-def _family_name(text: Fields, outer: Fields) -> str:
+def _kind(text: Fields, outer: Fields) -> str:
     kind = text.get("model_type") or outer.get("model_type")
     if kind is None:
         raise text.error("the field 'model_type' is missing")
-    if isinstance(kind, str) and kind in FAMILIES:
+    return str(kind)
+
+
+def _family_name(text: Fields, outer: Fields) -> str:
+    kind = _kind(text, outer)
+    if kind in FAMILIES:
         return kind
     raise text.error(
-        f"the family {str(kind)[:40]!r} in the field 'model_type' is not known to the cost model; "
+        f"the family {kind[:40]!r} in the field 'model_type' is not known to the cost model; "
         f"known are {', '.join(FAMILIES)}; dray run needs no plan"
     )
 
@@ -125,6 +142,11 @@ class _Sizes:
     counted: Counted
     attention: tuple[Attention, ...]
     experts: Experts
+
+    @property
+    def matrices(self) -> int:
+        """Of an MLP: gate, up and down, or up and down."""
+        return 3 if self.family.gated else 2
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -148,14 +170,14 @@ def _sizes(fields: Fields, family: Family) -> _Sizes:
     layers, hidden = fields.count("num_hidden_layers"), fields.count("hidden_size")
     if layers > _MOST_LAYERS:
         raise fields.error(f"the field 'num_hidden_layers' is {layers:,}; at most {_MOST_LAYERS:,} are taken")
-    experts = experts_of(fields, layers)
+    experts = experts_of(fields, family, layers)
     counted, one = latent(fields, hidden) if family.latent else grouped_query(fields, family, hidden)
     needs_dense = not experts.number or experts.dense_layers > 0
     return _Sizes(
         layers=layers,
         hidden=hidden,
         vocabulary=fields.count("vocab_size"),
-        width=fields.count("intermediate_size") if needs_dense else 0,
+        width=fields.count(width_name(fields, "intermediate_size_mlp")) if needs_dense else 0,
         norms=family.layer_norms,
         mlp_bias=fields.flag("mlp_bias"),
         family=family,
@@ -169,7 +191,7 @@ def _groups(one: Attention, layers: int, windowed: int, fields: Fields) -> tuple
     """Layers that see everything first, then those with a window."""
     groups = [replace(one, layers=layers - windowed)] if layers > windowed else []
     if windowed:
-        groups.append(replace(one, layers=windowed, window=fields.count("sliding_window")))
+        groups.append(replace(one, layers=windowed, window=fields.count(*WINDOWS)))
     return tuple(groups)
 
 
@@ -221,13 +243,13 @@ def _parts(sizes: _Sizes, tied: bool, stored: Format) -> tuple[Part, ...]:
 
 
 def _dense_mlp(sizes: _Sizes) -> int:
-    """Gate, up and down of dense layers and of shared experts."""
+    """The matrices of dense layers and of shared experts."""
     dense = (sizes.layers - sizes.sparse_layers) * sizes.width
-    return 3 * sizes.hidden * (dense + sizes.sparse_layers * sizes.experts.shared_width)
+    return sizes.matrices * sizes.hidden * (dense + sizes.sparse_layers * sizes.experts.shared_width)
 
 
 def _expert_matrices(sizes: _Sizes) -> int:
-    one = 3 * sizes.hidden * sizes.experts.width
+    one = sizes.matrices * sizes.hidden * sizes.experts.width
     if sizes.family.expert_bias:
         one += 2 * sizes.experts.width + sizes.hidden
     return sizes.sparse_layers * sizes.experts.number * one
