@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from datetime import date
 from typing import Any
@@ -10,11 +11,12 @@ from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.errors import ConfigError
 from dray.planner.catalogue import load_catalogue
 from dray.planner.cost import Demand, Limits, plans
-from dray.planner.models import FORMATS, ModelFacts, model_facts, read_model
+from dray.planner.models import FORMATS, ModelFacts, model_facts, read_model, unknown_family
 from dray.weights.source.configuration import configuration_of
 
+_LOGGER = logging.getLogger(__name__)
 _ROWS = 100_000
-_USUAL_MODEL: dict[str, Any] = {  # of Llama 3.1 8B, for settings that name no model
+_USUAL_MODEL: dict[str, Any] = {  # of Llama 3.1 8B, for settings that name no model, or an unknown one
     "model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
     "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
     "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
@@ -72,7 +74,15 @@ def _known(types: Collection[str]) -> tuple[str, ...]:
 
 
 def _facts(model: str | None) -> ModelFacts:
-    if model is None:
-        return model_facts(_USUAL_MODEL, file="the model that is assumed", name="8B parameters")
-    with configuration_of(model) as folder:
-        return read_model(folder)
+    if model is not None:
+        with configuration_of(model) as folder:
+            family = unknown_family(folder)
+            if family is None:
+                return read_model(folder)
+        _LOGGER.warning(
+            "ec2: model %s: the cost model does not know its family (%.40r); instance types are compared for "
+            "a model of 8 billion parameters: name instance_types that hold yours",
+            model,
+            family,
+        )
+    return model_facts(_USUAL_MODEL, file="the model that is assumed", name="8B parameters")
