@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -106,8 +107,10 @@ class Counted(ThreadCluster):
         self.starts += 1
 
 
-def _counted(settings: JobSettings, *, resume: bool = False) -> tuple[JobResult | JobPausedError, int]:
-    fleet = ThreadFleet(["node-0", "node-1"])
+def _counted(
+    settings: JobSettings, *, resume: bool = False, script: Script | None = None
+) -> tuple[JobResult | JobPausedError, int]:
+    fleet = ThreadFleet(["node-0", "node-1"], script)
     cluster = Counted(fleet)
     try:
         result = run_job(settings, replace(parts_on(fleet), cluster=cluster), resume=resume)
@@ -127,8 +130,9 @@ def test_a_job_without_a_row_left_starts_no_cluster(settings: JobSettings) -> No
 def test_a_job_whose_budget_is_spent_starts_no_cluster_until_it_is_raised(settings: JobSettings) -> None:
     """A schedule, or an automation, would rent its machines again and again."""
     poor = replace(settings, request=settings.request.model_copy(update={"budget": 0.01, "price": 1e6}))
+    slow = Script(hold=lambda _: time.sleep(0.3))  # the driver looks at the bill before the last row
     for expected in (1, 0, 0):
-        error, starts = _counted(poor)
+        error, starts = _counted(poor, script=slow)
         assert isinstance(error, JobBlockedError)
         assert "the budget of $0.01 is spent" in str(error)
         assert starts == expected

@@ -17,8 +17,9 @@ from dray.errors import ConfigError, InputError
 from dray.kinds import Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Request
+from dray.requests.reading.readers import source_digest
 from dray.requests.reading.settling import settled
-from dray.requests.sources import RowDefaults, Rows, Source, source_digest, source_of
+from dray.requests.sources import RowDefaults, Rows, Source, source_of
 from dray.requests.spool.spool import decode, read_shard
 
 pytestmark = pytest.mark.unit
