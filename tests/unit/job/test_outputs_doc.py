@@ -32,10 +32,13 @@ def test_columns() -> None:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job over a CSV file with a blank line, of whose five rows one is bad and one fails."""
+    """A job over a CSV file with a blank line, of whose five rows one is bad and one fails.
+
+    Its columns are those of the table in examples/tickets; the outputs have a column ``text``, too.
+    """
     monkeypatch.chdir(tmp_path)
-    Path("reviews.csv").write_text('id,review\n07,good\n\n08,"so\nso"\n09,bad\n10\n11,fine\n')
-    source = source_of("reviews.csv", prompt_column="review", id_column="id")
+    Path("reviews.csv").write_text('id,text\n07,good\n\n08,"so\nso"\n09,bad\n10\n11,fine\n')
+    source = source_of("reviews.csv", prompt_column="text", id_column="id")
     ingested = ingest(source, spool_uri="spool", skip_invalid=True)
     rows = [outcome for page in ingested.rejects() for outcome in page]
     for part in cut(ingested, target_rows=9):
@@ -60,11 +63,13 @@ def test_the_programs_join_answers_with_rows() -> None:
     answers = ["GOOD", "SO\nSO", None, None, "FINE"]
     joined = by_index["joined"]
     assert list(joined["id"]) == [7, 8, 9, 10, 11]
-    assert list(joined["text"].astype(object).where(joined["text"].notna(), None)) == answers
+    assert list(joined["answer"].astype(object).where(joined["answer"].notna(), None)) == answers
+    assert list(joined["text"].fillna("")) == ["good", "so\nso", "bad", "", "fine"]
     assert list(joined["code"].fillna("")) == ["", "", "poison", "invalid_csv", ""]
     joined = by_id["joined"]
     assert list(joined["id"]) == ["07", "08", "09", "10", "11"]
-    assert list(joined["text"].astype(object).where(joined["text"].notna(), None)) == answers
+    assert list(joined["answer"].astype(object).where(joined["answer"].notna(), None)) == answers
+    assert list(joined["text"].fillna("")) == ["good", "so\nso", "bad", "", "fine"]
     assert of_lines["answers"] == {place: text for place, text in enumerate(answers) if text is not None}
 
 
