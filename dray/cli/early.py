@@ -11,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from dray.cluster.listening import refuse_silent
 from dray.errors import ConfigError, InputError, Problem
 from dray.job.options.checks import check_arguments, check_inputs, check_weights
 from dray.job.options.forms import RowOptions
 from dray.job.options.model_files import refuse_typo
 from dray.job.options.plan_file import as_planned
 from dray.job.options.request import BLOCK, JobRequest
+from dray.job.options.resolving import NoBlocks, cluster_settings
 from dray.job.options.settings import JobSettings, Resolved
 from dray.requests.ingest import ingest
 from dray.requests.media.placing import media_placer
@@ -52,6 +54,7 @@ def refuse_early(request: JobRequest) -> None:
         request = as_planned(request, places)
     settings = JobSettings.of(request, places)
     _check_engine(request, settings)
+    _check_cluster(request, settings)
     _check_input(request, settings)
     _check_output(request)
     _check_store(request)
@@ -78,6 +81,14 @@ def _check_engine(request: JobRequest, settings: JobSettings) -> None:
     of_block = request.objects is not None and is_object(request.model)
     if not of_block and not request.model.startswith(BLOCK):
         check_weights(settings)
+
+
+def _check_cluster(request: JobRequest, settings: JobSettings) -> None:
+    if request.cluster.startswith(BLOCK):
+        return
+    where = cluster_settings(request.cluster, NoBlocks()).for_engine(settings.engine_arguments)
+    if where.address is not None:
+        refuse_silent(where.address)
 
 
 def _check_input(request: JobRequest, settings: JobSettings) -> None:

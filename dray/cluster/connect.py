@@ -47,6 +47,7 @@ KEEP_SECONDS = 60.0
 """Between two calls that tell a provider that the job lives."""
 
 _LOOK_SECONDS = 1.0
+_SAY_SECONDS = 30.0
 _LOGGER = logging.getLogger("dray.cluster")
 
 
@@ -131,10 +132,21 @@ class RayCluster:
                 of its own for the head to come.
         """
         self.start()
+        said = False
         while not self._ready.wait(_LOOK_SECONDS):
             look()
-            if self._joining is not None and time.monotonic() > self._joining + JOIN_SECONDS:
-                raise ClusterError(f"{self.provider.where}: not joined within {JOIN_SECONDS:.0f} s")
+            seconds = 0.0 if self._joining is None else time.monotonic() - self._joining
+            if seconds > JOIN_SECONDS:
+                raise ClusterError(
+                    f"{self.provider.where}: not joined within {JOIN_SECONDS:.0f} s; is its head up, "
+                    "does this machine reach it, and is the port that of `ray start --head --port`?"
+                )
+            if seconds > _SAY_SECONDS and not said:
+                said = True
+                _LOGGER.warning(
+                    "%s: not joined yet after %.0f s; dray tries for %.0f s in all",
+                    self.provider.where, seconds, JOIN_SECONDS,
+                )  # fmt: skip
         if self._error is not None:
             raise self._error
         assert self._info is not None

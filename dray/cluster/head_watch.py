@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 
+from dray.cluster.listening import listens
 from dray.errors import JobPausedError
 
 _RAYS_SECONDS = "RAY_gcs_rpc_server_reconnect_timeout_s"
 _RAYS_DEFAULT = 60.0
 _SHARE = 0.75  # of Ray's time: to say what happened, and to leave in order
-_CONNECT_SECONDS = 1.0
 
 
 class HeadWatch:
@@ -29,7 +28,7 @@ class HeadWatch:
         Raises:
             JobPausedError: the head has taken no connection for most of the time that Ray allows.
         """
-        if self._listens():
+        if listens(self._address):
             self._silent_since = None
             return
         now = time.monotonic()
@@ -42,11 +41,3 @@ class HeadWatch:
                 "rows are kept: when it is back, `dray resume` goes on, or the same command with another "
                 "--cluster"
             )
-
-    def _listens(self) -> bool:
-        host, _, port = self._address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-        except OSError:
-            return False
-        return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from dray.cli.app import run_app
 from dray.cli.early import refuse_early
 from dray.cli.server import PrefectServer
+from dray.cluster import listening
 from dray.errors import ConfigError, InputError, JobBusyError, JobChangedError
 from dray.job.beginning.opening import open_job
 from dray.job.options.request import JobRequest
@@ -123,6 +125,27 @@ def test_a_job_that_was_begun_with_such_a_pattern_goes_on_until_its_answers_are_
     (tmp_path / "errors.jsonl").touch()
     with pytest.raises(ConfigError, match=r"errors\.jsonl, which this job writes"):
         refuse_early(request)
+
+
+def test_a_cluster_where_nothing_listens(
+    refused: Callable[..., str], requests: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole input was read before, and Ray tried for five minutes."""
+    monkeypatch.setattr(listening, "_START_SECONDS", 0.0)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = "127.0.0.1:{1}".format(*unused.getsockname())
+        said = refused(requests, *SIMULATED, "--cluster", address)
+    assert f"--cluster {address}: nothing listens there; is the head up, and is the port" in said
+
+
+def test_a_cluster_file_that_cannot_be_used(
+    refused: Callable[..., str], requests: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.toml"
+    assert f"{file}: cannot be read: No such file" in refused(requests, *SIMULATED, "--cluster", file)
+    file.write_text('kind = "kuberay"\nnamespaces = "a"\n')
+    assert "has no field 'namespaces'" in refused(requests, *SIMULATED, "--cluster", file)
 
 
 def test_an_input_of_no_known_format(refused: Callable[..., str], tmp_path: Path) -> None:

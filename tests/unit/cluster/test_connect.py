@@ -50,17 +50,21 @@ def test_the_refusal_comes_before_ray_is_asked() -> None:
     cluster.release()  # always safe
 
 
-def test_a_cluster_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Ray's own call hangs: neither the wait for it nor the leaving has no end, and a cancel is heard."""
     hung = threading.Event()
     monkeypatch.setattr(connect, "_connect", lambda *_: hung.wait(60))
     monkeypatch.setattr(connect, "end_without_teardown", lambda: None)
     for limit in ("JOIN_SECONDS", "LEAVE_SECONDS", "_LOOK_SECONDS"):
         monkeypatch.setattr(connect, limit, 0.1)
+    monkeypatch.setattr(connect, "_SAY_SECONDS", 0.0)
     cluster = connect.RayCluster(ClusterSettings(address="127.0.0.1:6379"))
     cluster.start()
-    with pytest.raises(ClusterError, match=r"127\.0\.0\.1:6379: not joined within"):
+    with pytest.raises(ClusterError, match=r"127\.0\.0\.1:6379: not joined within .*is its head up"):
         cluster.wait()
+    assert [one for one in caplog.messages if "dray tries for" in one] == caplog.messages[:1]
 
     def cancelled() -> None:
         raise CancelledError("the job was cancelled")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from dray.cluster.head_jobs import driver_command, submit_there
+from dray.cluster.listening import listens
 from dray.cluster.providers.ec2.answers import FleetResult
 from dray.cluster.providers.ec2.api import Ec2Api
 from dray.cluster.providers.ec2.buying import Bought, buy, buy_spot_first
@@ -38,7 +38,6 @@ from dray.errors import ClusterError, ConfigError, DrayError
 
 _LOGGER = logging.getLogger("dray.cluster")
 _LOOK_SECONDS = 1.0
-_CONNECT_SECONDS = 2.0
 _ASK_EVERY = 5.0  # seconds between two looks at the head's instance
 _OFFERS_SECONDS = 1800.0  # for which prices and placement scores are taken as they were
 _BUSY_SECONDS = 5.0  # before EC2 is asked again that took no more calls
@@ -130,7 +129,7 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
             while time.monotonic() < ask:
                 look()
                 self._refuse_ending()
-                if _listens(head.address, self._settings.port):
+                if listens(f"{head.address}:{self._settings.port}"):
                     return self._access_by(head)
                 if time.monotonic() > until:
                     raise ClusterError(self._unreachable(head))
@@ -365,11 +364,3 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
             "Where the head is up, this machine does not reach its network: run the job on the head "
             "(docs/clusters.md, Where the driver runs)"
         )
-
-
-def _listens(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
-    except OSError:
-        return False
-    return True
