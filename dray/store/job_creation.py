@@ -28,11 +28,11 @@ def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str,
     existing = find(tx, job_id)
     if existing is None:
         existing = _insert(tx, job_id, fingerprint, settings)
-    changed = existing.fingerprint.differences(fingerprint)
+    changed = existing.fingerprint.told_differences(fingerprint)
     if changed and not _replace_untaken(tx, existing, fingerprint, settings):
         where = store_option(tx.connection.engine.url)
         raise JobChangedError(
-            f"job {job_id} exists with other content: its {', '.join(changed)} changed. "
+            f"job {job_id} exists with other content: its {changed} changed. "
             f"`dray resume {job_id}{where}` goes on only with what the job was begun with; "
             "`dray run` with another --job-id, or with none, starts a new job"
         )

@@ -13,6 +13,17 @@ REJECTED = -1
 """The ``shard`` of an outcome that was decided at ingest: its row entered no shard."""
 
 
+_TOLD = {
+    "input": "input",
+    "model": "model or engine (--model, --engine, --engine-arg, --overflow)",
+    "sampling": "request fields (--max-tokens, --temperature, --top-p, --seed, --param, --model-name)",
+    "template": "way from rows to requests (--template, --reorder-fields, --system-prompt, --kind, "
+    "--delimiter, or an option that ends in -column, -columns or -root)",
+    "format": "format, which is that of another version of dray",
+}
+"""The parts of a fingerprint, and the options that they come from."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
     """What a job is made of, as short digests or names. Equal fingerprints mean the same job."""
@@ -27,6 +38,10 @@ class Fingerprint:
         """The names of the parts in which ``other`` differs, in declaration order."""
         names = (part.name for part in fields(self))
         return [name for name in names if getattr(self, name) != getattr(other, name)]
+
+    def told_differences(self, other: Fingerprint) -> str:
+        """The same for people, as in ``its ... changed``; empty where there is none."""
+        return " and its ".join(_TOLD[name] for name in self.differences(other))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

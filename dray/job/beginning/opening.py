@@ -183,12 +183,12 @@ def _tell_change(store: Store, settings: JobSettings, fingerprint: Fingerprint) 
     found = store.find_job(owner.job_id) if owner is not None else None
     if found is None or owner_of_job(found) != owner:
         return
-    changed = found.fingerprint.differences(fingerprint)
+    changed = found.fingerprint.told_differences(fingerprint)
     if changed:
         where = store_option(settings.store_url)
         raise ConfigError(
             f"{settings.output}: the folder belongs to job {found.job_id}, and this command is another job: "
-            f"its {', '.join(changed)} changed. `dray resume {found.job_id}{where}` goes on with that job as "
+            f"its {changed} changed. `dray resume {found.job_id}{where}` goes on with that job as "
             f"it was begun. Name another --output for a new one;{where} --reuse then takes the answers to "
             "rows that are the same (with temperature 0, or a seed). Or replace the files with --overwrite"
         )

@@ -321,9 +321,9 @@ def test_what_is_fine(make: Callable[..., JobSettings], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"model": "another"}, "model"),
-        ({"defaults": RowDefaults(sampling={"temperature": 1})}, "sampling"),
-        ({"engine_arguments": {"seed": 7}}, "model"),
+        ({"model": "another"}, r"model or engine \(--model, .*\)"),
+        ({"defaults": RowDefaults(sampling={"temperature": 1})}, r"request fields \(.*--temperature.*\)"),
+        ({"engine_arguments": {"seed": 7}}, r"model or engine \(.*--engine-arg.*\)"),
     ],
 )
 def test_a_changed_job_under_an_old_id_names_the_change(

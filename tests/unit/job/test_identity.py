@@ -15,8 +15,10 @@ from dray.failures.effects import ALLOWANCES
 from dray.job.beginning import identity, opening
 from dray.job.beginning.identity import derived_job_id, fingerprint_of
 from dray.job.options.argument_files import with_contents
+from dray.job.options.forms import RowOptions, SamplingOptions
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
+from dray.job.options.spelling import spelled
 from dray.kinds import Kind
 from dray.requests.sources import RowDefaults, source_of
 from dray.store import Fingerprint, open_store
@@ -169,6 +171,19 @@ def test_answers_by_another_tokenizer_are_of_another_job(make_settings: Make) ->
 
     assert job(both=False).differences(job(both=True)) == ["model"]
     assert job(both=False, tokenizer_mode="hf") == job(both=True, tokenizer_mode="hf")
+
+
+def test_the_options_that_make_another_job_are_told() -> None:
+    parts = Fingerprint(input="", model="", sampling="", template="", format="")
+    told = parts.told_differences(replace(parts, model="x", sampling="x", template="x"))
+    of_rows = RowOptions.model_fields.keys() & RowOptions().shape().keys()
+    paths: list[tuple[str, ...]] = [("rows", one) for one in (*of_rows, "delimiter", "model_name")]
+    paths += [("sampling", one) for one in SamplingOptions.model_fields]
+    paths += [("model",), ("engine", "name"), ("engine", "arguments"), ("overflow",)]
+    options = {spelled(path) for path in paths}
+    ends = ("-column", "-columns", "-root")
+    assert set(re.findall(r"--[a-z-]+", told)) == {one for one in options if not one.endswith(ends)}
+    assert all(end in told for end in ends)
 
 
 def test_the_model_is_its_files_and_not_its_path(make_settings: Make, model: Path, tmp_path: Path) -> None:
