@@ -35,6 +35,12 @@ def owner_name() -> str:
     return f"{socket.gethostname()}/{pid}/{_started(pid)}/{unique}/{space.boot}/{space.namespace}"
 
 
+def told(owner: str) -> str:
+    """As people call it: ``process PID on HOST``; a name of another form as it is."""
+    host, pid = [*owner.split("/"), ""][:2]
+    return f"process {pid} on {host}" if pid.isdigit() else owner
+
+
 def is_gone(owner: str) -> bool:
     """Whether ``owner`` surely no longer runs: a process of this pid namespace that is not there any more.
 

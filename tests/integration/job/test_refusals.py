@@ -358,5 +358,5 @@ def test_corrected_input_is_taken_under_the_id_that_was_refused(
 
 def test_a_job_that_a_live_process_drives_is_busy(make: Callable[..., JobSettings]) -> None:
     open_job(make())
-    with pytest.raises(JobBusyError, match=f"/{os.getpid()}/"):
+    with pytest.raises(JobBusyError, match=f"by process {os.getpid()} on "):
         open_job(make())

@@ -35,8 +35,12 @@ def test_a_database_names_no_user_and_no_host(url: str) -> None:
 
 def test_a_cancelled_job_and_one_that_runs_say_commands_that_find_them(tmp_path: Path) -> None:
     with open_store(f"sqlite:///{tmp_path / 'dray.db'}") as store:
-        lease = ready_job(store)
-        with pytest.raises(JobBusyError, match=rf"`dray cancel job --store {tmp_path}`"):
+        store.release_job(ready_job(store))
+        lease = store.claim_job("job", "vm/7/1/a/b/c")
+        follow = rf"by process 7 on vm, whose .*`dray status job --watch --store {tmp_path}` follows it"
+        with pytest.raises(JobBusyError, match=follow):
+            store.claim_job("job", "another")
+        with pytest.raises(JobBusyError, match=rf"process 7 on vm; .*`dray cancel job --store {tmp_path}`"):
             store.bury_job("job")
         store.request_cancel("job")
         store.release_job(lease)
