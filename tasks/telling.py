@@ -86,7 +86,7 @@ def message_of(result: JobResult) -> str:
         return f"its time is over: {told} of {counts['total']:,}"
     if result.state == JobState.CANCELLED:
         told += f" of {counts['total']:,}, all kept"
-        return f"{told}; `dray resume` or a retry goes on, `dray export` writes them"
+        return f"{told}; `dray resume JOB` or a retry goes on, `dray export` writes them"
     return told
 
 

@@ -73,6 +73,8 @@ def explain(error: DrayError) -> None:
             say(f"  {line}")
         return
     say(f"dray: {error}")
+    for note in getattr(error, "__notes__", []):
+        say(f"  {note}")
     if isinstance(error, StoreError) and error.address is not None and error.address not in str(error):
         say(f"  the store's address: {error.address}")
 

@@ -16,9 +16,11 @@ from dray.cli.stopping import signals_stop
 from dray.cli.warming import quieten
 from dray.cli.with_prefect import run_flow
 from dray.cli.without_prefect import run_plain
+from dray.errors import FencedError, JobPausedError, StoreError
 from dray.job import current_job
 from dray.job.options.request import JobRequest
 from dray.storage.addresses import VARIABLE, names_login
+from dray.store import store_option
 
 _HIDDEN = {"store": "DRAY_STORE_URL", "input": HIDDEN_INPUT}
 
@@ -31,7 +33,7 @@ def run_job(request: JobRequest, *, json: bool) -> int:
     request = _without_logins(request)
     run = run_flow if (flows := has_flows()) else run_plain
     output.stage(starting(request.cluster, configured_url(), flows=flows))
-    with _bar(json=json), signals_stop():
+    with _bar(json=json), signals_stop(), _pauses_noted():
         result = run(request)
     code = {"completed": 0, "cancelled": 130}.get(result["state"], 1)
     if json:
@@ -39,6 +41,20 @@ def run_job(request: JobRequest, *, json: bool) -> int:
     else:
         summarise(result)
     return code
+
+
+@contextmanager
+def _pauses_noted() -> Iterator[None]:
+    """Errors that pause the job get a note on what goes on with it: :func:`output.explain` says it last."""
+    try:
+        yield
+    except (JobPausedError, StoreError) as error:
+        job = current_job.latest()
+        if job is not None and not isinstance(error, FencedError):
+            resume = f"`dray resume {job.job_id}{store_option(job.settings.store_url)}` goes on"
+            if resume not in str(error):
+                error.add_note(f"{resume}; finished rows are kept")
+        raise
 
 
 @contextmanager

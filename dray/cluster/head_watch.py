@@ -38,6 +38,6 @@ class HeadWatch:
             self.lost = True
             raise JobPausedError(
                 f"the head of the Ray cluster at {self._address} has been gone for {silent:.0f} s; committed "
-                "rows are kept: when it is back, `dray resume` goes on, or the same command with another "
+                "rows are kept: when it is back, `dray resume JOB` goes on, or the same command with another "
                 "--cluster"
             )

@@ -56,7 +56,7 @@ class StoreOutage:
         if isinstance(error, FencedError):
             raise error
         if isinstance(error, StoreFatalError):
-            raise JobPausedError(f"{error}; when that is mended, `dray resume` goes on") from error
+            raise JobPausedError(f"{error}; when that is mended, `dray resume JOB` goes on") from error
         now = time.monotonic()
         if self._away_since is None:
             self._away_since, self._said = now, -math.inf
@@ -64,8 +64,8 @@ class StoreOutage:
             self._emit(StoreAway(error=type(error).__name__))
             self._said = now
         if now - self._away_since > STORE_PATIENCE:
-            away = f"the store has been away for {STORE_PATIENCE / 60:.0f} minutes ({error})"
-            raise JobPausedError(f"{away}; {ADVICE}; when that is mended, `dray resume` goes on") from error
+            away = f"the store has been away for {STORE_PATIENCE / 60:.0f} minutes ({error}); {ADVICE}"
+            raise JobPausedError(f"{away}; when that is mended, `dray resume JOB` goes on") from error
 
 
 class SpoolWatch:

@@ -20,7 +20,7 @@ _END_SECONDS = 5.0
 _NOT_IMPORTED = re.compile(
     r"^(?:ModuleNotFoundError: .*|ImportError: .*|AttributeError: Can't get attribute .*)$", re.MULTILINE
 )
-_ADVICE = "give the nodes the driver's version of dray, then `dray resume` goes on"
+_ADVICE = "give the nodes the driver's version of dray, then `dray resume JOB` goes on"
 
 
 def stable_options(resource: str) -> dict[str, Any]:

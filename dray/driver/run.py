@@ -40,7 +40,7 @@ from dray.store import Shard, Store
 _LAST_SECONDS = 2.0  # for replicas to say what they did in all
 _OTHER_HEAD = (
     "the head of the Ray cluster knows this job's driver no more: it was started anew, or has another token; "
-    "committed rows are kept: `dray resume` goes on, or the same command with another --cluster"
+    "committed rows are kept: `dray resume JOB` goes on, or the same command with another --cluster"
 )
 
 

@@ -71,7 +71,7 @@ def facts_of(error: BaseException) -> ErrorFacts:
         sign = Sign.OOM if oom else Sign.ENGINE_DEAD
     return ErrorFacts(
         sign=sign,
-        name=type(error).__name__,
+        name="" if isinstance(error, errors.StoreError) else type(error).__name__,  # their words follow
         oom=_attribute(error, "oom") is True,
         preempted=_attribute(error, "preempted") is True,
         stuck=_attribute(error, "stuck") is True,

@@ -117,7 +117,7 @@ def _ending(data: ReportData) -> str:
         )
     ended = _ENDINGS.get(data.state, f"is still {wording.plain(data.state)}")
     left = f" with {wording.count(counts.pending)} of {wording.plural(counts.total, 'row')} not finished"
-    kept = "; what is finished is kept, and `dray resume` goes on"
+    kept = "; what is finished is kept, and `dray resume JOB` goes on"
     return f"The job {ended}{because}{left if counts.total else ''}{kept if counts.finished else ''}."
 
 

@@ -94,7 +94,9 @@ class Ending:
         except OSError as cannot:
             decision, receipt, unread = self._put_off(decision, cannot, charged), None, True
         shard = standing.shard
-        kept = f"{self.place.host}: {shard.rows - shard.remaining} of {shard.rows} rows are kept"
+        kept = (
+            f"it ran on node {self.place.host}; {shard.rows - shard.remaining} of {shard.rows} rows are kept"
+        )
         if isinstance(
             error, StoreError | JobFailedError
         ):  # their own words say what to do, and quote nothing

@@ -137,7 +137,7 @@ def _obey(decision: Decision, reason: str) -> TaskResult:
     if after is OnTask.SUPERSEDED:
         return TaskResult(how=Ended.SUPERSEDED, message=reason)
     if after is OnTask.PAUSE:
-        raise JobPausedError(f"{reason}; when that is mended, `dray resume` goes on")
+        raise JobPausedError(f"{reason}; when that is mended, `dray resume JOB` goes on")
     if after is OnTask.FAIL:
         raise JobFailedError(reason)
     raise InterruptedShardError(reason)

@@ -38,7 +38,7 @@ UPLOADS = "dray-upload-"
 _WRITE_BUFFER_BYTES = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
-_GOES_ON = "then `dray resume` or the same command goes on"
+_GOES_ON = "then `dray resume JOB` or the same command goes on"
 FULL = f"a disk or a quota is full: free space (also in TMPDIR), {_GOES_ON}"
 """What is said of a full disk where the error does not tell the file."""
 

@@ -288,7 +288,7 @@ def test_dray_cancel_leaves_no_error_behind(server: PrefectServer, tmp_path: Pat
     assert (run["state_type"], run["state_name"]) == ("CANCELLED", "Cancelled")
     assert (
         run["state"]["message"]
-        == "0 done, 0 failed of 5, all kept; `dray resume` or a retry goes on, `dray export` writes them"
+        == "0 done, 0 failed of 5, all kept; `dray resume JOB` or a retry goes on, `dray export` writes them"
     )
     until(lambda: not processes(server), CANCEL_SECONDS)
     assert errors_in_log(server, run_id) == []

@@ -50,5 +50,5 @@ class Readiness:
         raise JobPausedError(
             f"none of {self._pool.lanes} replicas has been ready for {START_SECONDS / 60:.0f} minutes"
             + (f" ({reason})" if reason else "")
-            + "; finished rows are kept: when there are nodes for them again, `dray resume` goes on"
+            + "; finished rows are kept: when there are nodes for them again, `dray resume JOB` goes on"
         )

@@ -9,7 +9,7 @@ from dray.errors import JobBlockedError
 
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
 
-_ADVICE = "look at the stable nodes, then `dray resume` goes on"
+_ADVICE = "look at the stable nodes, then `dray resume JOB` goes on"
 
 
 class Crashes:

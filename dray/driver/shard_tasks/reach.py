@@ -15,7 +15,7 @@ from dray.wording import plural
 _STORE = (
     "shard tasks write to it from there: give --store an address that those nodes reach (not localhost), and "
     "a password that they have too (PGPASSWORD and .pgpass are this machine's alone); "
-    "then `dray resume` goes on"
+    "then `dray resume JOB` goes on"
 )
 _REQUESTS = (
     "shard tasks read them there: the output folder, in which they lie, must be one that those nodes have at "

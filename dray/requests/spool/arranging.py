@@ -139,7 +139,7 @@ class Arranging:
             f"{place}: rows cannot be put in order there ({error.strerror}); make room, or give --order input"
         )
         if is_full(error):
-            return JobPausedError(f"{told}; with room, `dray resume` or the same command goes on")
+            return JobPausedError(f"{told}; with room, `dray resume JOB` or the same command goes on")
         return JobFailedError(told)
 
 

@@ -13,7 +13,7 @@ from tasks.retrying import say_why, worth_retrying
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
-REASON = "SPOT: the node was taken back; host-1: 3 of 9 rows are kept"
+REASON = "SPOT: the node was taken back; it ran on node host-1; 3 of 9 rows are kept"
 
 
 @task(retries=1, retry_condition_fn=worth_retrying, name="once-more")

@@ -184,7 +184,7 @@ def test_a_store_that_takes_no_rows_pauses_the_job(
         held.__enter__()
     told = _until_it_is_paused(job)
     assert "pg_locks" in told
-    assert told.endswith("`dray resume` goes on")
+    assert told.endswith("`dray resume JOB` goes on")
     held.__exit__(None, None, None)
     job.resume()
     receipt = job.run().receipt

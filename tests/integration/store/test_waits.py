@@ -313,7 +313,7 @@ def test_a_spool_that_cannot_be_read_pauses_the_job_after_half_an_hour(
         assert "could not be read by 1 attempts" in warned.line
         assert backoff.unread_since is not None
         backoff.unread_since -= STORE_PATIENCE
-        with pytest.raises(JobPausedError, match=r"cannot be read for 30 minutes.*`dray resume` goes on"):
+        with pytest.raises(JobPausedError, match=r"cannot be read for 30 minutes.*`dray resume JOB` goes on"):
             try_once(work, _Alive(), backoff, logging.getLogger().info)
         assert store.causes("job") == {AttemptCause.SPOOL_AWAY: 2}
         assert store.charges("job") == []

@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 
 from dray.cli import output, running, stopping, terminal
+from dray.cli.output import explain
 from dray.cli.results import stored_result, summarise
 from dray.cli.running import _without_logins, run_job
 from dray.cli.stopping import signals_stop
 from dray.cli.with_prefect import _despite, _the_flow
-from dray.errors import ConfigError, DrayError
+from dray.errors import ConfigError, DrayError, FencedError, JobPausedError, StoreFatalError
 from dray.job import current_job
 from dray.job.beginning.opening import OpenJob, open_job
 from dray.job.ending.finalising import cancelled_message
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.requests.sources import RowDefaults, source_of
-from dray.store import JobState, open_store
+from dray.store import JobState, open_store, store_option
 
 pytestmark = pytest.mark.unit
 
@@ -92,6 +93,28 @@ def test_a_job_that_is_not_done_says_how_to_go_on(job: OpenJob) -> None:
         DrayError, match=rf"Prefect failed: OSError: away; `dray resume {job.job_id} --store .*` goes on"
     ):
         _despite(OSError("away"))
+
+
+@pytest.mark.parametrize("error", [JobPausedError("the head is gone"), StoreFatalError("the disk is full")])
+def test_a_pause_ends_with_the_command_that_goes_on(
+    job: OpenJob, capsys: pytest.CaptureFixture[str], error: DrayError
+) -> None:
+    with pytest.raises(type(error)) as raised, running._pauses_noted():
+        raise error
+    explain(raised.value)
+    where = f"--store {Path(job.settings.store_url.removeprefix('sqlite:///'))}"
+    assert capsys.readouterr().err.splitlines() == [
+        f"dray: {error}",
+        f"  `dray resume {job.job_id} {where}` goes on; finished rows are kept",
+    ]
+
+
+def test_one_that_names_it_does_not_say_it_twice(job: OpenJob) -> None:
+    resume = f"`dray resume {job.job_id}{store_option(job.settings.store_url)}` goes on"
+    for error in (JobPausedError(f"suspended; {resume}"), FencedError("another driver has it")):
+        with pytest.raises(DrayError) as raised, running._pauses_noted():
+            raise error
+        assert not hasattr(raised.value, "__notes__")
 
 
 def test_without_a_job_there_is_nothing_to_go_on_with(monkeypatch: pytest.MonkeyPatch) -> None:

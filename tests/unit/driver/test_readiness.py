@@ -57,7 +57,7 @@ def test_a_job_whose_replicas_went_pauses_with_the_reason() -> None:
         job.look(HALF, ready=ready)
     job.reason = "each asks for 8 GPUs"
     with pytest.raises(
-        JobPausedError, match=r"none of 3 .* for 30 minutes \(each asks .*\); .*`dray resume`"
+        JobPausedError, match=r"none of 3 .* for 30 minutes \(each asks .*\); .*`dray resume JOB`"
     ):
         job.look(HALF)
 

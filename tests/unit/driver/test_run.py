@@ -219,7 +219,7 @@ def test_a_store_that_stays_away_while_engines_start_puts_the_job_to_rest(
 ) -> None:
     monkeypatch.setattr(outage, "STORE_PATIENCE", 0.2)
     scene.store.error = AWAY
-    with pytest.raises(JobPausedError, match="`dray resume` goes on"):
+    with pytest.raises(JobPausedError, match="`dray resume JOB` goes on"):
         scene.play(scene.until(lambda: False))
     assert "the store does not answer: StoreTransientError" in scene.heard.lines
 
@@ -364,7 +364,7 @@ def test_a_job_whose_replicas_are_gone_for_long_is_put_to_rest(
         process.answers, process.gone = [ReplicaLostError("gone")], True
         yield from scene.until(lambda: False)
 
-    with pytest.raises(JobPausedError, match=r"none of 1 replicas has been ready for 0 min.*`dray resume`"):
+    with pytest.raises(JobPausedError, match=r"none of 1 replicas has been ready for 0.*`dray resume JOB`"):
         scene.play(lose_the_node())
     job = scene.look.get_job("job")
     assert job.state is JobState.PAUSED
@@ -426,7 +426,7 @@ def test_a_head_that_was_started_anew_pauses_the_job(
         raise AuthenticationError("InvalidAuthToken")
 
     scene = Scene(settings, monkeypatch)
-    with pytest.raises(JobPausedError, match=r"was started anew.*`dray resume` goes on"):
+    with pytest.raises(JobPausedError, match=r"was started anew.*`dray resume JOB` goes on"):
         scene.play(refused())
     assert scene.look.get_job("job").state is JobState.PAUSED
 

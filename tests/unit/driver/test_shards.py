@@ -152,7 +152,7 @@ def test_a_worker_that_dies_again_and_again_puts_the_job_to_rest(store: Store, u
     for _ in range(MAX_CRASHES):
         tasks.crash()
         tasks.look()
-    with pytest.raises(JobPausedError, match=r"shard 0: its worker process died 4 times; .*`dray resume`"):
+    with pytest.raises(JobPausedError, match=r"shard 0: its worker process died 4 .*`dray resume JOB`"):
         tasks.crash()
 
 

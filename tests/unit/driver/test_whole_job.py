@@ -210,7 +210,7 @@ def test_a_disk_that_fills_as_the_job_publishes_pauses_it(
         job = store.get_job("job")
     assert job.state is JobState.PAUSED
     assert job.reason is not None
-    assert "`dray resume`" in job.reason
+    assert "`dray resume JOB`" in job.reason
     assert _run(settings, []).state == JobState.COMPLETED
 
 

@@ -29,5 +29,5 @@ def test_a_cancelled_job_says_how_to_go_on() -> None:
     data = ended("cancelled", total=20, done=5, pending=15)
     assert sentences(data)[0] == (
         "The job was cancelled with 15 of 20 rows not finished; "
-        "what is finished is kept, and `dray resume` goes on."
+        "what is finished is kept, and `dray resume JOB` goes on."
     )

@@ -172,7 +172,7 @@ def test_a_window_that_a_full_disk_does_not_take_pauses_the_job(
         stage = Arranging(parts, str(tmp_path / "spool.jsonl"), lambda _: None, Pulse())
         full = Path("/dev/full").open("wb", buffering=1 << 20)  # noqa: SIM115  the stage closes it
         monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
-        with pytest.raises(JobPausedError, match=r"No space left.*`dray resume`"), stage:
+        with pytest.raises(JobPausedError, match=r"No space left.*`dray resume JOB`"), stage:
             stage.add_line(b"line\n")
             stage.flush()
 

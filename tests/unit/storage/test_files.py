@@ -227,7 +227,7 @@ def test_a_place_that_takes_no_more_pauses_with_advice(
         file.write(b"{}\n")
     told = str(caught.value)
     assert told.startswith(f"{tmp_path / 'rows.jsonl'} cannot be written: {os.strerror(number)}; {advice}")
-    assert "`dray resume`" in told
+    assert "`dray resume JOB`" in told
 
 
 def test_another_fault_of_a_disk_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_a_driver_that_lives_keeps_its_job_and_is_named(
             lives.set()
             thread.join()
     assert isinstance(busy, opening.Declined)
-    assert "elsewhere/1/1/x" in busy.reason
+    assert "process 1 on elsewhere" in busy.reason
     assert not busy.cancelled
 
 
