@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,6 +111,8 @@ def test_answers_are_the_same_bytes(generation: Runner, apart: Callable[..., _Ap
 
 @pytest.mark.heavy
 def test_a_core_that_is_killed_ends_the_engine(apart: Callable[..., _Apart]) -> None:
+    folder = Path(tempfile.gettempdir())
+    before = set(folder.glob("vllm_dist_*"))
     engine = apart()
     core, session = engine.core, engine.session()
     long = {"prompt": "please help", "max_tokens": 500, "ignore_eos": True}
@@ -121,6 +124,8 @@ def test_a_core_that_is_killed_ends_the_engine(apart: Callable[..., _Apart]) -> 
     with pytest.raises(EngineDeadError, match="by SIGKILL"):
         list(engine.replica.results(session, 64, 0.02))
     assert time.monotonic() - began < 10
+    engine.replica.stop()
+    assert set(folder.glob("vllm_dist_*")) == before  # by which ranks meet
 
 
 @pytest.mark.heavy

@@ -1,8 +1,9 @@
 """The processes of an engine's ranks end with the process that started them, however that ends.
 
 vLLM's own ranks watch a pipe, and only once they have loaded the model. Before that, a rank waits for the
-others for up to half an hour, with its GPU. The memory that they share does not stay behind, either. Why a
-rank does not start, vLLM writes into a log alone; here the process that started it is told.
+others for up to half an hour, with its GPU. The memory that they share does not stay behind, either, nor the
+file by which they meet. Why a rank does not start, vLLM writes into a log alone; here the process that
+started it is told.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from dray.engine.grammar_process import die_with
 from dray.engine.start_errors import start_error
 from dray.engine.vllm_adapter.core.rank_memory import name_after_owner, remove_unowned
+from dray.engine.vllm_adapter.core.socket_folder import meet_in_socket_folder
 from dray.failures.signs import out_of_memory
 from dray.weights.loading.ranks import tell_failure
 
@@ -29,6 +31,7 @@ def ranks_end_with_this_process() -> None:
 
     remove_unowned()
     name_after_owner()
+    meet_in_socket_folder()
     global _main
     if _main is None:
         _main = WorkerProc.worker_main

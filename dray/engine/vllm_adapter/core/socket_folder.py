@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import os
+import uuid
 
 from dray.temporary import TemporaryFolder
 
 _VARIABLE = "VLLM_RPC_BASE_PATH"
 _LONGEST = 107 - len("/") - 36  # a socket's path on Linux, less the name that vLLM gives it
+
+
+def meet_in_socket_folder() -> None:
+    """Have the ranks that this process starts meet by a file that lies where the sockets do.
+
+    vLLM puts the file into the temporary folder, and one that is killed leaves it there. The file must stay
+    while they run: they look into it whenever they form another group.
+    """
+    from vllm import envs
+    from vllm.v1.executor import multiproc_executor, uniproc_executor
+
+    def method() -> str:
+        return f"file://{envs.VLLM_RPC_BASE_PATH}/vllm_dist_{uuid.uuid4().hex}"
+
+    for module in (uniproc_executor, multiproc_executor):
+        module.get_file_store_init_method = method
 
 
 class SocketFolder:
