@@ -72,9 +72,10 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
     with in_own_run():
         warn_of_loop()
         log_refusals_briefly()
-        request = JobRequest.of(*values, **options).dated(runtime.flow_run.scheduled_start_time)
-        with alone(), in_parameters(JobRequest):
-            return _run(request, started)
+        with in_parameters(JobRequest):
+            request = JobRequest.of(*values, **options).dated(runtime.flow_run.scheduled_start_time)
+            with alone():
+                return _run(request, started)
 
 
 def _run(request: JobRequest, started: float) -> JobResult | State:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from dray import wording
 from dray.report import charts
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _MOST_LISTED = 24
+_OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,4 +203,10 @@ def _environment() -> Environment:
     ):
         environment.filters[name] = getattr(wording, name)
     environment.filters["ended_by"] = _ended_by
+    environment.filters["options"] = _options_whole
     return environment
+
+
+def _options_whole(text: str) -> Markup:
+    """The text, in which no line ends within an option: a browser breaks ``--price`` after its dashes."""
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(text))))  # noqa: S704  escaped

@@ -250,6 +250,8 @@ def _told_of(name: str) -> str:
         return told_of_hub(name)
     if "://" not in name and any(sign in name for sign in "*?[") and not Path(name).exists():
         return told_of_pattern(local_pattern(local_path(name)))
+    if name.lower().endswith((".xlsx", ".xls")):
+        return "this is an Excel workbook: save its sheet as CSV, and give that file"
     return (
         "cannot tell the format from the name; give the file, or a link to it, one that ends in "
         f"{', '.join(FORMATS)} (and .gz or .zst)"

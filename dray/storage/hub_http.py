@@ -233,7 +233,7 @@ def _answer(url: str, headers: Mapping[str, str], name: str, *, method: str = "G
     except urllib.error.HTTPError as error:
         raise _refusal(error.code, name, error.headers) from None
     except urllib.error.URLError as error:
-        raise OSError(f"{name}: {error.reason}") from None
+        raise OSError(f"{name}: {getattr(error.reason, 'strerror', None) or error.reason}") from None
     except http.client.HTTPException as error:
         raise OSError(f"{name}: {type(error).__name__}") from None
 

@@ -36,7 +36,8 @@ def get(tx: Tx, job_id: str, store: str) -> Job:
     """The job, or UnknownJobError."""
     job = find(tx, job_id)
     if job is None:
-        raise UnknownJobError(f"no job {job_id!r} in store {store}: `dray jobs` lists the jobs of a store")
+        where = store_option(tx.connection.engine.url)
+        raise UnknownJobError(f"no job {job_id!r} in store {store}: `dray jobs{where}` lists its jobs")
     return job
 
 

@@ -331,7 +331,7 @@ def completion_seconds(window: str | None) -> float | None:
     Raises:
         ConfigError: it is not written so, or no time at all.
     """
-    return _seconds("completion_window", window)
+    return _seconds("--completion-window", window)
 
 
 def deadline_seconds(deadline: str | None) -> float | None:
@@ -340,7 +340,7 @@ def deadline_seconds(deadline: str | None) -> float | None:
     Raises:
         ConfigError: it is not written so, or no time at all.
     """
-    return _seconds("deadline", deadline)
+    return _seconds("--deadline", deadline)
 
 
 def _seconds(name: str, given: str | None) -> float | None:

@@ -125,6 +125,8 @@ def missing_column(
 def _meant(column: str, names: tuple[str, ...]) -> str:
     near = {_bare(name): name for name in names}
     found = get_close_matches(_bare(column), near, n=1)
+    if set(column.split(",")) <= set(names):
+        return "give the option once for each column; "
     return f"did you mean {_shown(near[found[0]])}? " if found else ""
 
 

@@ -27,7 +27,7 @@ MAX_MARKS = 131_072
 """Places to cut at that are kept per spool, 3 MB; at least half are in use, 4 for each of 16,384 shards."""
 
 _CHUNK_BYTES = 8 << 20
-_AGAIN = "`dray resume` or the same command writes them again from the input"
+_AGAIN = "`dray resume JOB` or the same command writes them again from the input"
 _PLACE = re.compile(rb'"f":(\d+),"n":(\d+)}\n?$')
 
 

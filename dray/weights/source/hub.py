@@ -76,7 +76,11 @@ def look(uri: str) -> Repository:
             f"model {uri}: no such repository or revision, or not for us to read ({error})"
         ) from None
     except OSError as error:
-        raise ConfigError(f"model {uri}: the hub at {hub} does not answer: {error}") from None
+        why = str(error).removeprefix(f"{uri}: ")
+        raise ConfigError(
+            f"model {uri}: the hub at {hub} does not answer: {why}; where this machine has no way to it, "
+            "give the folder of a copy, or a mirror's address in HF_ENDPOINT"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigError(f"model {uri}: what answers at {hub} is no hub") from None
     return Repository(name=name, commit=commit, files=files)

@@ -151,6 +151,13 @@ def test_a_cluster_file_that_cannot_be_used(
 def test_an_input_of_no_known_format(refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "in.xml").write_text("<a/>")
     assert "cannot tell the format" in refused(tmp_path / "in.xml", *SIMULATED)
+    (tmp_path / "in.xlsx").write_bytes(b"PK")
+    assert "this is an Excel workbook: save its sheet as CSV" in refused(tmp_path / "in.xlsx", *SIMULATED)
+
+
+def test_a_time_without_a_unit(refused: Callable[..., str], requests: Path) -> None:
+    said = refused(requests, *SIMULATED, "--completion-window", "6")
+    assert "--completion-window: '6' is not a time such as 90m" in said
 
 
 def test_rows_with_columns_and_no_prompt(refused: Callable[..., str], tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_command_line_is_a_request() -> None:
         ("replicas", 0, r"^--replicas 0: .*greater than or equal to 1"),
         ("engine", "other", r"^--engine: Input should be 'vllm' or 'simulated'"),
         ("engine_arg", ["max_num_seqs"], r"^--engine-arg 'max_num_seqs': write it as KEY=VALUE"),
-        ("completion_window", "soon", r"^completion_window: 'soon'"),
+        ("completion_window", "soon", r"^--completion-window: 'soon'"),
         ("output", "", r"^--output is empty: name a path"),
     ],
 )

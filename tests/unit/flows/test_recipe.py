@@ -12,6 +12,7 @@ from dray.errors import ConfigError
 from dray.job.beginning.identity import fingerprint_of
 from dray.job.options.resolving import job_settings
 from dray.job.options.settings import JobSettings
+from dray.job.options.spelling import as_parameters
 from dray.kinds import Kind
 from dray.requests.sources import SqlQuery, source_of
 from flows.naming import named, named_input
@@ -162,8 +163,9 @@ def test_a_completion_window_in_words(window: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("window", ["", "24", "h", "-1h", "1 day", "0h"])
 def test_a_completion_window_that_is_none(window: str) -> None:
-    with pytest.raises(ConfigError, match="completion_window"):
+    with pytest.raises(ConfigError, match=r"^--completion-window: ") as refused:
         _settings(input=["in.jsonl"], model="m", output="/out", completion_window=window)
+    assert as_parameters(str(refused.value), JobRequest).startswith("completion_window: ")
 
 
 def test_a_variable_is_kept_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,3 +258,12 @@ def test_when_the_run_was_and_when_its_job_began() -> None:
     first = dataclasses.replace(data, created=86_399.0)
     assert "job created" not in text_of(render_html(first))
     assert " to 00:01:05" not in text_of(render_html(report_jobs.small()))  # kept by an earlier version
+
+
+def test_no_line_ends_within_an_option() -> None:
+    data = dataclasses.replace(
+        report_jobs.small(), decisions=(Decision(at=0.0, line="<b> --replicas asks for more, a--b"),)
+    )
+    page = render_html(data)
+    assert '&lt;b&gt; <span class="option">--replicas</span> asks for more, a--b' in page
+    assert re.search(r"\.option \{ white-space: nowrap; \}", page)

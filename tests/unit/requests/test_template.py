@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dray.errors import ConfigError
 from dray.kinds import Kind
 from dray.requests.columns.row_builder import row_builder
-from dray.requests.columns.template import Template, text_of
+from dray.requests.columns.template import Template, missing_column, text_of
 from dray.requests.sources import RowShape
 from dray.requests.validate import BadRow
 
@@ -115,6 +115,12 @@ def test_documents_are_texts(row: dict[str, object], code: str) -> None:
         build(0, {"p": "hi", **row})
     assert (caught.value.code, caught.value.field) == (code, "d")
     assert build(0, {"p": "hi", "d": 7}).body["documents"] == "7"  # as numbers become prompts
+
+
+def test_columns_in_one_option_are_to_be_given_apart() -> None:
+    bad = missing_column("topic,date", ["topic", "date", "text"], "missing_column")
+    assert "give the option once for each column" in bad.message
+    assert "once for each" not in missing_column("topic,day", ["topic", "date"], "missing_column").message
 
 
 def test_an_unknown_template_column_names_those_that_are_there() -> None:

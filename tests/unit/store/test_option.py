@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dray.cli.jobs import store_at
-from dray.errors import CancelledError, JobBusyError
+from dray.errors import CancelledError, JobBusyError, UnknownJobError
 from dray.store import open_store, store_option
 from tests.support.stores import ready_job
 
@@ -31,6 +31,14 @@ def test_a_file_is_named_so_that_commands_find_it(tmp_path: Path) -> None:
 )
 def test_a_database_names_no_user_and_no_host(url: str) -> None:
     assert store_option(url) == " --store URL"
+
+
+def test_a_job_that_is_not_there(tmp_path: Path) -> None:
+    with (
+        open_store(f"sqlite:///{tmp_path / 'dray.db'}") as store,
+        pytest.raises(UnknownJobError, match=rf"no job 'x' in .*`dray jobs --store {tmp_path}` lists"),
+    ):
+        store.get_job("x")
 
 
 def test_a_cancelled_job_and_one_that_runs_say_commands_that_find_them(tmp_path: Path) -> None:
