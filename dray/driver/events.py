@@ -96,10 +96,11 @@ class ReplicaLogged(Event):
 
     @property
     def text(self) -> str | None:
-        """The record; None for what is below INFO."""
+        """The record, without the name of a module of ours; None for what is below INFO."""
         if self.severity < logging.INFO:
             return None
-        return f"[{lane_of(self.name)}] {self.logger}: {self.message}"
+        of = "" if self.logger.startswith("dray.") else f"{self.logger}: "
+        return f"[{lane_of(self.name)}] {of}{self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

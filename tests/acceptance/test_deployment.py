@@ -208,7 +208,7 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, notified: Notified,
     messages = [line["message"] for line in of_run(server, "logs", run_id)]
     assert any("50 of 50 rows" in message for message in messages)
     assert any(message.startswith("shard 0: 50 rows") for message in messages)  # from Ray's worker process
-    said = "[replica-0] dray.engine"
+    said = "[replica-0] simulated engine ready"
     assert any(message.startswith(said) for message in messages)  # from the replica's actor
 
     until(lambda: any("dray.job.error-share" in body for body in notified.bodies), 30)

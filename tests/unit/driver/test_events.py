@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +59,7 @@ def test_of_a_replicas_log_people_read_what_is_no_detail() -> None:
     assert detail.text is None
     warning = ReplicaLogged(name="job/replica-0~2", severity=logging.WARNING, logger="vllm", message="m")
     assert warning.text == "[replica-0] vllm: m"
+    assert replace(warning, logger="dray.engine.loop").text == "[replica-0] m"
 
 
 def test_the_end_of_a_wait_is_told_too() -> None:
