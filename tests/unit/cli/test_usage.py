@@ -97,8 +97,8 @@ def command(tmp_path: Path) -> list[str]:
         ("--replicas", "0", "--replicas 0: "),
         ("--shard-rows", "0", "--shard-rows 0: "),
         ("--stall-seconds", "0", "--stall-seconds 0"),
-        ("--completion-window", "soon", "completion_window: 'soon'"),
-        ("--completion-window", "0h", "completion_window: '0h'"),
+        ("--completion-window", "soon", "--completion-window: 'soon'"),
+        ("--completion-window", "0h", "--completion-window: '0h'"),
         ("--job-id", "a/b", "job_id must be"),
     ],
 )

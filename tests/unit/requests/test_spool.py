@@ -149,7 +149,9 @@ def test_a_long_line_takes_the_time_of_its_length() -> None:
 
 def test_a_lost_or_shortened_spool_is_no_empty_one(tmp_path: Path) -> None:
     writer, uri = written(list(range(10)), tmp_path, {})
-    with pytest.raises(JobFailedError, match="missing; `dray resume JOB` or the same command writes them again"):
+    with pytest.raises(
+        JobFailedError, match="missing; `dray resume JOB` or the same command writes them again"
+    ):
         list(read_shard(uri, 0, writer.offset + 1))
     Path(uri).unlink()
     with pytest.raises(JobFailedError, match=r"not there.* writes them again from the input"):
