@@ -31,6 +31,7 @@ from flows.resolving import PrefectBlocks
 from tasks.alone import alone
 from tasks.blocking import warn_of_loop
 from tasks.cluster import cluster_of, provision
+from tasks.console import outlive_readers
 from tasks.failing import driving
 from tasks.finalise import finalise
 from tasks.flushing import flush_prefect
@@ -72,6 +73,7 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
     with in_own_run():
         warn_of_loop()
         log_refusals_briefly()
+        outlive_readers()
         with in_parameters(JobRequest):
             request = JobRequest.of(*values, **options).dated(runtime.flow_run.scheduled_start_time)
             with alone():

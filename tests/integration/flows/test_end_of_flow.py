@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 from prefect.exceptions import CancelledRun
+from prefect.logging.handlers import PrefectConsoleHandler
 
 from dray.driver import whole_job
 from dray.errors import (
@@ -157,3 +160,23 @@ def test_a_store_that_goes_when_the_job_is_done_fails_it_no_more(
     monkeypatch.setattr(Store, "release_job", _raising(DISK_FULL))
     job = run(None)
     assert (job.state, job.reason) == (JobState.EXPIRED, None)
+
+
+def test_a_log_without_a_reader_does_not_end_the_job(
+    run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefect's worker was killed; or a script's log went to ``head``, which has ended."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream:
+        handler = PrefectConsoleHandler(stream)
+        logging.getLogger("prefect").addHandler(handler)
+
+        def expired(_: object) -> JobState:
+            os.close(reader)
+            return JobState.EXPIRED
+
+        monkeypatch.setattr(module, "_end_state", expired)
+        try:
+            assert run(None).state is JobState.EXPIRED
+        finally:
+            logging.getLogger("prefect").removeHandler(handler)
