@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext, TaskRunContext, _deployment_id
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
 
-_RUNNER_MARK = "PREFECT__ENABLE_CANCELLATION_AND_CRASHED_HOOKS"
+_RUN_OF_PROCESS = "PREFECT__FLOW_RUN_ID"  # set by Prefect's runner: of workers, containers and ``serve``
 _LOOK_EVERY = 1.0
 
 
@@ -43,9 +43,9 @@ def has_process_to_itself() -> bool:
     It then takes an exit code above 0 for a crash, and writes that into the run's log.
     """
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None or context.flow_run.parent_task_run_id is not None:
+    if context is None or context.flow_run is None:
         return False
-    return os.environ.get(_RUNNER_MARK, "true").lower() == "false"
+    return os.environ.get(_RUN_OF_PROCESS) == str(context.flow_run.id)
 
 
 def of_deployment() -> bool:
