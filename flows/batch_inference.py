@@ -40,7 +40,7 @@ from tasks.ingest import ingest
 from tasks.observing import PrefectObserver
 from tasks.opening import Declined, open_job
 from tasks.prefect_executor import PrefectExecutor
-from tasks.prefect_run import in_own_run
+from tasks.prefect_run import in_own_run, scheduled_time
 from tasks.progress_artifact import ProgressArtifact
 from tasks.refusals import log_refusals_briefly
 from tasks.replicas import start_replicas
@@ -56,7 +56,7 @@ def _run_name() -> str:
     Two parts of a path: its last one alone is often just ``model`` or ``requests.jsonl``.
     """
     given: dict[str, Any] = runtime.flow_run.parameters
-    job = dated(given.get("job_id") or named_input(given, 2), runtime.flow_run.scheduled_start_time)
+    job = dated(given.get("job_id") or named_input(given, 2), scheduled_time())
     return f"{job} on {named(given['model'], 2)}"
 
 
@@ -75,7 +75,7 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
         log_refusals_briefly()
         outlive_readers()
         with in_parameters(JobRequest):
-            request = JobRequest.of(*values, **options).dated(runtime.flow_run.scheduled_start_time)
+            request = JobRequest.of(*values, **options).dated(scheduled_time())
             with alone():
                 return _run(request, started)
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
 from uuid import UUID
@@ -46,6 +47,27 @@ def has_process_to_itself() -> bool:
     if context is None or context.flow_run is None:
         return False
     return os.environ.get(_RUN_OF_PROCESS) == str(context.flow_run.id)
+
+
+def scheduled_time() -> datetime:
+    """The time for which this run was scheduled; a run that a flow calls has the time of that flow's run.
+
+    A deployment's run has a time of its own, also where a flow started it with ``run_deployment``.
+
+    Raises:
+        Exception: the API does not answer.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return datetime.now(UTC)
+    run = context.flow_run
+    if run.parent_task_run_id is not None and run.deployment_id is None:
+        with get_client(sync_client=True) as client:
+            for caller in callers(run.id):
+                run = client.read_flow_run(caller)
+                if run.deployment_id is not None:
+                    break
+    return run.expected_start_time or datetime.now(UTC)
 
 
 def of_deployment() -> bool:

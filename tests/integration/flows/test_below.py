@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -11,12 +12,15 @@ import pytest
 from prefect import flow, runtime, task
 from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
-from prefect.states import Cancelling
+from prefect.states import AwaitingRetry, Cancelling, Scheduled
 
-from dray.errors import InputError
+from dray.errors import InputError, JobFailedError
+from dray.job.options.settings import JobSettings
+from flows import batch_inference as module
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
 from tasks.prefect_run import in_deployment, is_cancelled, of_deployment
+from tests.support.command import write_requests
 
 pytestmark = pytest.mark.integration
 
@@ -78,3 +82,43 @@ def test_a_job_that_a_task_calls_logs_on_its_own_page(
     (line,) = (one for one in caplog.records if "blocks its caller's event loop" in one.message)
     assert line.name == "prefect.flow_runs"
     assert vars(line)["flow_run_name"].endswith("none.jsonl on m")
+
+
+def test_a_job_has_the_day_for_which_the_flow_above_it_was_scheduled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is late, or is retried days later, takes the rows of its own night."""
+    before = datetime.now(UTC) - timedelta(days=2)
+    write_requests(tmp_path / f"{before:%Y-%m-%d}.jsonl", 3)
+    opened: list[tuple[str | None, str]] = []
+
+    def open_job(settings: JobSettings, *_: object, **__: object) -> None:
+        opened.append((settings.job_id, settings.output))
+        raise JobFailedError("the test goes no further")
+
+    monkeypatch.setattr(module, "open_job", open_job)
+
+    @flow
+    def nightly() -> None:
+        batch_inference(
+            str(tmp_path / "{date}.jsonl"),
+            "m",
+            str(tmp_path / "out-{date}"),
+            job_id="job-{date}",
+            engine=SIMULATED,
+        )
+
+    @flow
+    def outermost() -> None:
+        nightly()
+
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow(outermost), name="late")
+        run = client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=before))
+        for _ in range(2):
+            with pytest.raises(JobFailedError):
+                run_flow(outermost, flow_run=client.read_flow_run(run.id))
+            client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
+        names = {one.name for one in client.read_flow_runs()}
+    assert opened == 2 * [(f"job-{before:%Y-%m-%d}", str(tmp_path / f"out-{before:%Y-%m-%d}"))]
+    assert f"job-{before:%Y-%m-%d} on m" in names
