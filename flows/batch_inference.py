@@ -45,7 +45,7 @@ from tasks.progress_artifact import ProgressArtifact
 from tasks.refusals import log_refusals_briefly
 from tasks.replicas import start_replicas
 from tasks.stopping import stoppable
-from tasks.telling import cancelled, declined, ended, told
+from tasks.telling import cancelled, declined, delivered, ended, told
 
 __all__ = ["batch_inference", "flush_prefect"]
 
@@ -100,8 +100,8 @@ def _run(request: JobRequest, started: float) -> JobResult | State:
                 accounts = _answer_rows(job, where, timeline, observers)
                 result = finalise(job, timeline, accounts, _end_state(job))
         except CancelledError as error:  # before there was anything to write
-            return cancelled(job, str(error))
-        return ended(job, result)
+            return delivered(job, cancelled(job, str(error)))
+        return delivered(job, ended(job, result))
 
 
 def _answer_rows(

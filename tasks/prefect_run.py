@@ -15,6 +15,7 @@ from prefect import runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext, TaskRunContext, _deployment_id
+from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
 
 _RUN_OF_PROCESS = "PREFECT__FLOW_RUN_ID"  # set by Prefect's runner: of workers, containers and ``serve``
@@ -124,12 +125,25 @@ def callers(run: UUID) -> tuple[UUID, ...]:
 
 
 def api_answers() -> bool:
-    """Whether the API answers now; tried once."""
+    """Whether the API answers now; tried once. It does, too, where the run was deleted."""
     try:
         state_of_run()
+    except ObjectNotFound:
+        return True
     except Exception:  # noqa: BLE001  whatever the API's trouble is
         return False
     return True
+
+
+def is_deleted() -> bool:
+    """Whether a user deleted the run in Prefect; not where the API does not answer, tried once."""
+    try:
+        state_of_run()
+    except ObjectNotFound:
+        return True
+    except Exception:  # noqa: BLE001  whatever the API's trouble is
+        return False
+    return False
 
 
 def wish_in(state: State | None) -> Wish | None:

@@ -10,6 +10,7 @@ from uuid import UUID
 from prefect import get_run_logger, runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.exceptions import Abort, Pause, TerminationSignal
 from prefect.states import Cancelled, Completed
 
@@ -20,13 +21,13 @@ from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.ending.result import JobResult
 from dray.job.options.request import JobRequest
 from dray.job.options.spelling import as_parameters
-from dray.store import JobState
+from dray.store import JobState, store_option
 from tasks.events import tell_of_job
 from tasks.flushing import flush_prefect
 from tasks.heeding import SUSPENDED
 from tasks.opening import Declined
 from tasks.page import show_report
-from tasks.prefect_run import has_process_to_itself, in_deployment, wait_for_api
+from tasks.prefect_run import has_process_to_itself, in_deployment, is_deleted, wait_for_api
 from tasks.settling import SHORT_SECONDS, settle_tasks
 
 
@@ -124,6 +125,28 @@ def _cancelled(message: str) -> State[Any]:
     left = Abort("the job was cancelled")
     left.state = state  # type: ignore[attr-defined]  # the engine's last line in the log shows it
     raise left
+
+
+class _Deleted(BaseException):
+    """Ends a run whose state Prefect's engine has, and need not send."""
+
+
+def delivered(job: OpenJob, state: State[Any]) -> State[Any]:
+    """The run's state, for Prefect's engine.
+
+    If a user has deleted the run, the engine cannot send the state: it would log a traceback, and its caller
+    would get an error for a job that is done. The engine leaves a run alone that has such a state already.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or not is_deleted():
+        return state
+    told = f"{job.job_id}{store_option(job.settings.store_url)}"
+    get_run_logger().warning(
+        "this flow run was deleted in Prefect; its job has ended as it would have, `dray status %s` shows it",
+        told,
+    )
+    context.flow_run.state = state
+    raise _Deleted
 
 
 def _figures(result: JobResult) -> dict[str, Any]:

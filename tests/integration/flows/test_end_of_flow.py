@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.exceptions import CancelledRun
+from prefect.client.schemas.objects import State
+from prefect.exceptions import CancelledRun, ObjectNotFound
 from prefect.logging.handlers import PrefectConsoleHandler
+from prefect.utilities.engine import propose_state_sync
 
 from dray.driver import whole_job
 from dray.errors import (
@@ -30,6 +32,7 @@ from dray.store import Job, JobState, Store, open_store
 from flows import batch_inference as module
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
+from tasks import prefect_run
 from tasks.ingest import ingest
 from tasks.opening import open_job
 from tests.support.command import write_requests
@@ -69,6 +72,14 @@ def _raising(error: Exception) -> Callable[..., Any]:
         raise error
 
     return fail
+
+
+def _noting(propose: Callable[..., State], sent: list[State]) -> Callable[..., State]:
+    def note(client: object, state: State, **options: Any) -> State:
+        sent.append(state)
+        return propose(client, state, **options)
+
+    return note
 
 
 @pytest.mark.parametrize(
@@ -180,3 +191,21 @@ def test_a_log_without_a_reader_does_not_end_the_job(
             assert run(None).state is JobState.EXPIRED
         finally:
             logging.getLogger("prefect").removeHandler(handler)
+
+
+def test_a_run_that_is_deleted_in_prefect_gives_its_caller_the_result(
+    run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waited a minute for a server that answered, and ended with an error of Prefect's.
+
+    The run is not deleted here: with events of such a run's tasks, Prefect's server fails for other tests.
+    """
+    monkeypatch.setattr(module, "_end_state", lambda _: JobState.EXPIRED)
+    monkeypatch.setattr(prefect_run, "state_of_run", _raising(ObjectNotFound(http_exc=Exception("404"))))
+    sent: list[State] = []
+    monkeypatch.setattr("prefect.flow_engine.propose_state_sync", _noting(propose_state_sync, sent))
+    began = time.monotonic()
+    assert run(None).state is JobState.EXPIRED
+    assert time.monotonic() - began < 30
+    assert "this flow run was deleted in Prefect; its job" in caplog.text
+    assert [state.name for state in sent] == ["Running"]
