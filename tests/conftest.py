@@ -42,6 +42,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # No deadline per example: a machine with two cores, running Ray beside, has pauses that mean nothing.
 hypothesis.settings.register_profile("dray", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("dray")
+# Each run draws others, so that few examples in each of them come to many.
+hypothesis.settings.register_profile("short", hypothesis.settings.get_profile("dray"), max_examples=40)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,6 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.seed = random.SystemRandom().randrange(2**32)
     if config.option.hypothesis_seed is None:  # one seed for all; --hypothesis-seed still goes before it
         config.option.hypothesis_seed = config.option.seed
+    if config.option.chaos_rounds < MANY_ROUNDS:
+        hypothesis.settings.load_profile("short")
 
 
 @pytest.hookimpl(optionalhook=True)
