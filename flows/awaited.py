@@ -14,9 +14,9 @@ from typing import Any
 
 from dray.errors import FencedError, StoreError
 from dray.job import current_job
-from dray.job.beginning.opening import OpenJob
 from dray.job.cancelling import cancel
 from dray.job.ending.result import JobResult
+from dray.job.open_job import OpenJob
 from dray.job.watched import started_beside
 from flows.batch_inference import batch_inference
 from tasks.prefect_run import is_cancelled

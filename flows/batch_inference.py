@@ -16,10 +16,10 @@ from dray.driver.telling.observers import ListenersObserver, LogObserver
 from dray.driver.weights_watch import early_weights
 from dray.driver.whole_job import Parts, Run, Steps, end_state
 from dray.errors import CancelledError
-from dray.job.beginning.opening import OpenJob
 from dray.job.ending.reporting import ReplicaAccount
 from dray.job.ending.result import JobResult
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.options.checks import check_arguments
 from dray.job.options.dated import dated
 from dray.job.options.resolving import cluster_settings, job_settings

@@ -12,8 +12,8 @@ from prefect.client.orchestration import get_client
 import tasks
 from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
 from dray.cluster.forwarded_env import handed_down
-from dray.job.beginning.opening import OpenJob
 from dray.job.heeding import Heed
+from dray.job.open_job import OpenJob
 from tasks.failing import note_failure
 from tasks.settling import step
 from tasks.stopping import disarm_ray

@@ -9,8 +9,8 @@ from prefect.exceptions import Pause, TerminationSignal
 
 from dray.driver.resting import put_to_rest
 from dray.errors import DrayError, StoreError
-from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.job_lease import job_lease_kept
+from dray.job.open_job import OpenJob, reopen
 from tasks.heeding import SUSPENDED, AskedOfRun, suspended
 from tasks.prefect_run import Wish, is_cancelled
 from tasks.stopping import rest_cancelled

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from prefect import get_run_logger
 
 from dray.errors import StoreError
-from dray.job.beginning.opening import OpenJob
 from dray.job.ending.finalising import cancelled_message, finalise_job
 from dray.job.ending.reporting import ReplicaAccount
 from dray.job.ending.result import JobResult
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.store import JobState, open_store
 from tasks.settling import step
 

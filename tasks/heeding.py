@@ -14,8 +14,8 @@ from prefect.exceptions import Pause
 
 from dray.driver.outage import SHORT_PATIENCE
 from dray.errors import FencedError, JobPausedError, StoreError
-from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.cancelling import cancel
+from dray.job.open_job import OpenJob, reopen
 from dray.store import store_option
 from tasks.prefect_run import Wish, of_deployment, state_of_run, suspension, wish
 from tasks.stopping import NOT_TAKEN, STOP_SECONDS

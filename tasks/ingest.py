@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dray.job.beginning.opening import OpenJob
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.rows.ingesting import ingest_told
 from dray.store import Shard
 from tasks.settling import step

@@ -14,8 +14,8 @@ from prefect.client.schemas.objects import State
 from dray.driver.telling.wording import opened_line
 from dray.errors import CancelledError, JobBusyError
 from dray.job import current_job
-from dray.job.beginning.opening import OpenJob
 from dray.job.beginning.opening import open_job as open_dray_job
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from tasks.prefect_run import callers, in_deployment, of_deployment
 from tasks.settling import step

@@ -9,8 +9,8 @@ from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
 from dray.errors import DrayError
-from dray.job.beginning.opening import OpenJob
 from dray.job.ending.result import JobResult
+from dray.job.open_job import OpenJob
 from dray.report import ReportData, render_markdown
 from dray.report.artifact import web_address
 from dray.storage.files import local_path

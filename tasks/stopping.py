@@ -15,8 +15,8 @@ from prefect.exceptions import TerminationSignal
 
 from dray.driver.outage import SHORT_PATIENCE
 from dray.errors import DrayError, FencedError, StoreError
-from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.cancelling import cancel
+from dray.job.open_job import OpenJob, reopen
 from dray.job.watched import awaited, started_beside
 from dray.store import JobState
 from dray.store.store import PATIENCE

@@ -17,8 +17,8 @@ from prefect.states import Cancelled, Completed
 from dray.driver.outage import SHORT_PATIENCE
 from dray.driver.telling.wording import rest_line
 from dray.errors import JobBlockedError, JobChangedError, StoreError
-from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.ending.result import JobResult
+from dray.job.open_job import OpenJob, reopen
 from dray.job.options.request import JobRequest
 from dray.job.options.spelling import as_parameters
 from dray.store import JobState, store_option

@@ -11,7 +11,7 @@ from dray.job import current_job
 from dray.storage.files import FULL, is_full
 
 if TYPE_CHECKING:
-    from dray.job.beginning.opening import OpenJob
+    from dray.job.open_job import OpenJob
     from dray.store import Progress
 
 

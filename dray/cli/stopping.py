@@ -16,7 +16,7 @@ from dray.job import current_job
 from dray.processes import kill_descendants
 
 if TYPE_CHECKING:
-    from dray.job.beginning.opening import OpenJob
+    from dray.job.open_job import OpenJob
 
 
 @contextmanager

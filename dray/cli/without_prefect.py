@@ -96,7 +96,7 @@ def _say_what_is_kept(logger: logging.Logger) -> None:
         return
     from dray.driver.outage import SHORT_PATIENCE
     from dray.driver.telling.wording import rest_line
-    from dray.job.beginning.opening import reopen
+    from dray.job.open_job import reopen
 
     with suppress(StoreError), reopen(job, patience=SHORT_PATIENCE) as store:
         logger.info("%s", rest_line(job.job_id, store.get_job(job.job_id).state, store.counts(job.job_id)))

@@ -20,7 +20,7 @@ from dray.driver.events import (
 )
 from dray.driver.replicas.handle import ReplicaStart
 from dray.engine.replica import ReplicaStatus
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.job.pricing import price_of
 from dray.places import first_of, is_successor
 from dray.store import ReplicaState, Store

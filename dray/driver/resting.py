@@ -13,7 +13,7 @@ from dray.errors import (
     JobPausedError,
     StoreError,
 )
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.storage.files import is_full
 from dray.storage.folders import give_up
 from dray.store import JobState, Store, open_store

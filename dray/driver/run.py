@@ -32,8 +32,8 @@ from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, JobFailedError, JobPausedError, raised_at
 from dray.failures.foreign import Sign
 from dray.failures.signs import facts_of
-from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.deadline import stop_signals
+from dray.job.open_job import OpenJob, reopen
 from dray.job.options.replica_range import ReplicaRange
 from dray.store import Shard, Store
 

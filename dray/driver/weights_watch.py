@@ -12,7 +12,7 @@ from dray.cluster import ClusterSettings
 from dray.cluster.agents import NodeAgents
 from dray.driver.events import Event, Told, Warned
 from dray.errors import DrayError
-from dray.job.beginning.opening import OpenJob, reopen
+from dray.job.open_job import OpenJob, reopen
 from dray.weights import LocalModel
 from dray.weights.node.cache import evict
 from dray.weights.node.local import ModelProgress

@@ -28,7 +28,7 @@ from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import tuning_for
 from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedError, StoreError
-from dray.job.beginning.opening import OpenJob, open_job, reopen
+from dray.job.beginning.opening import open_job
 from dray.job.beginning.weighing import Weighing
 from dray.job.deadline import stop_signals
 from dray.job.ending.expiring import expire
@@ -38,6 +38,7 @@ from dray.job.ending.result import JobResult
 from dray.job.ending.timeline import Timeline
 from dray.job.heeding import Heed
 from dray.job.job_lease import job_lease_kept
+from dray.job.open_job import OpenJob, reopen
 from dray.job.options.settings import JobSettings
 from dray.job.rows.following import answer_followers, followers_answered
 from dray.job.rows.ingesting import engine_kind, ingest_told, open_shards

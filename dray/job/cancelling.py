@@ -7,7 +7,7 @@ import time
 
 from dray.errors import FencedError, StoreError
 from dray.failures.causes import STORE_PATIENCE
-from dray.job.beginning.opening import OpenJob, reopen
+from dray.job.open_job import OpenJob, reopen
 
 CANCEL_SECONDS = STORE_PATIENCE
 """How long a cancel waits for a store that does not answer: as long as the job itself does."""

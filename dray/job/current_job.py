@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dray.job.beginning.opening import OpenJob
+    from dray.job.open_job import OpenJob
     from dray.report import Pulse
 
 PULSE_RECORD = "dray_pulse"

@@ -6,7 +6,7 @@ import logging
 import time
 from dataclasses import replace
 
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.store import StopSignals, Store
 
 _logger = logging.getLogger(__name__)

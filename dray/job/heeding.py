@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TypeVar
 
 from dray.errors import CancelledError, ExpiredError, JobPausedError, StoreError
-from dray.job.beginning.opening import OpenJob, reopen
 from dray.job.deadline import stop_signals
+from dray.job.open_job import OpenJob, reopen
 from dray.job.watched import watched
 from dray.store import StopSignals, Store, store_option
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dray.errors import FencedError, StoreError
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.store import open_store
 
 

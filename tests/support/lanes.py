@@ -20,7 +20,8 @@ from dray.driver.run import Driver
 from dray.driver.whole_job import Parts, engine_spec
 from dray.engine.protocol import EngineSpec
 from dray.errors import JobFailedError
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.store import Counts, JobState, Shard, StoredOutcome, open_store

@@ -12,10 +12,11 @@ import pytest
 
 from dray.errors import DrayError
 from dray.job.beginning import opening
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.ending import finalising
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job, open_shards
 from dray.requests.model import Outcome

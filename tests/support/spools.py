@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.requests.spool.spool import decode, read_shard
 from dray.store import Shard, Store
 

@@ -14,8 +14,8 @@ from dray.driver.capacity.work_left import work_of
 from dray.driver.events import Event, Outlook, Warned
 from dray.driver.ledger import Ledger
 from dray.errors import ConfigError
-from dray.job.beginning.opening import OpenJob
 from dray.job.ending.capacity_notes import KEPT, MOST, decisions_of
+from dray.job.open_job import OpenJob
 from dray.job.options.request import deadline_seconds
 from dray.job.pricing import UNPRICED
 from dray.store import Store

@@ -16,7 +16,7 @@ from dray.driver.fleet import Fleet
 from dray.driver.intervals import LOOK_SHARE, Intervals
 from dray.driver.replicas.handle import ReplicaHandle
 from dray.driver.replicas.pool import ReplicaPool
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.job.options.replica_range import ReplicaRange
 from dray.store import Store
 

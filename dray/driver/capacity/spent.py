@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dray.account import Span, account_of
 from dray.errors import JobBlockedError
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.job.pricing import price_of
 from dray.store import Store, store_option
 

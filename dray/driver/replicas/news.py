@@ -8,7 +8,7 @@ from dray.driver.events import Event, ReplicaChanged, ReplicaLogged, ReplicaLook
 from dray.driver.replicas.pool import ReplicaPool
 from dray.errors import DrayError
 from dray.job.beginning.engine_versions import EngineVersions
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.store import Store
 
 

@@ -14,7 +14,7 @@ from dray.driver.intervals import LOOK_SHARE
 from dray.driver.replicas.pool import ReplicaPool
 from dray.driver.shard_tasks.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.errors import StoreError
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.job.options.replica_range import ReplicaRange
 from dray.store import Shard, ShardState, Store, open_store
 from dray.wording import plural

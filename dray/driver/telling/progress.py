@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from dray.driver.events import ErrorShareReached, Event, Progressed
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.job.pace import PACE_EVERY, pace_of
 from dray.report import Meter, Pulse
 from dray.store import Store

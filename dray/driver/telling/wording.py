@@ -9,7 +9,7 @@ from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import ClusterInfo
 from dray.driver.replicas.pool import ReplicaPool
 from dray.errors import EngineError, EngineStartError
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.store import Counts, StopSignals
 from dray.wording import plural
 

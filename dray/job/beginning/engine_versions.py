@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dray import __version__
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.machine import installed_version
 from dray.store import Job, Store
 

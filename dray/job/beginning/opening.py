@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 
 from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
 from dray.job.beginning.identity import derived_job_id, fingerprint_of, former_fingerprint
 from dray.job.beginning.query_jobs import AskedJob, asked_job, order_told
+from dray.job.open_job import OpenJob
 from dray.job.options.checks import check_arguments, check_inputs, check_media, check_weights
 from dray.job.options.settings import JobSettings
 from dray.owner import is_gone, owner_name
@@ -18,15 +18,12 @@ from dray.requests.reading.inputs import states
 from dray.requests.reading.queries import query_name
 from dray.requests.reading.readers import files_of
 from dray.requests.sources import RowShape, Source, SqlQuery
-from dray.steady_clock import SteadyClock
-from dray.storage.files import check_writable, join
-from dray.storage.folders import Owner, owner_of, refuse_foreign, take, work_of
+from dray.storage.files import check_writable
+from dray.storage.folders import Owner, owner_of, refuse_foreign, take
 from dray.storage.layout import published_names
 from dray.store import Fingerprint, Job, JobLease, Store, open_store, store_option
 from dray.store.calls.jobs import JOB_TTL
-from dray.store.store import PATIENCE
 from dray.triggers import Point, reach
-from dray.weights import Manifest
 
 DRIVER_TTL = JOB_TTL  # seconds; renewed every quarter of it
 IDENTITY = "identity"
@@ -36,49 +33,6 @@ OUTPUTS = "outputs"
 OF_OTHERS = "of_others"
 """Where it has the output folder that was another's, until the job publishes there."""
 _INPUTS_SHOWN = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenJob:
-    """A job that this process drives.
-
-    ``skipped`` rows were terminal when it was opened, ``skipped_failed`` of them error rows. ``started`` and
-    ``opened`` are seconds since 1970: when the run began by this machine's clock, and when the job was opened
-    by the store's, which says when rows were committed. ``clock`` is this run's: nothing sets it. ``due`` is
-    when its time is over by this process's monotonic clock, None for never. ``weights`` is the state of a
-    model in an object store. ``identity`` is the job's alone, in all stores. ``older`` is the job that has
-    answered what its query gave before. ``inputs`` has the states of the input's files before they were
-    digested.
-    """
-
-    job_id: str
-    settings: JobSettings
-    lease: JobLease
-    resumed: bool
-    skipped: int
-    started: float
-    opened: float
-    due: float | None = None
-    weights: Manifest | None = None
-    identity: str = ""
-    older: str | None = None
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    skipped_failed: int = 0
-    clock: SteadyClock = field(default_factory=SteadyClock)
-
-    @property
-    def owner(self) -> Owner:
-        """As the output folder names the job."""
-        return Owner(job_id=self.job_id, identity=self.identity)
-
-    @property
-    def work(self) -> str:
-        """The folder of the job's own files."""
-        return work_of(self.settings.output, self.owner)
-
-    def spool(self, epoch: int) -> str:
-        """The file in which the driver of an epoch keeps every valid request of the job."""
-        return join(self.work, f"requests-{epoch}.jsonl")
 
 
 def open_job(settings: JobSettings, *, started: float | None = None, resume: bool = False) -> OpenJob:
@@ -253,8 +207,3 @@ def _describe_input(source: Source) -> dict[str, object]:
     given = [f"{option}={column}" for option, column in columns.items() if column is not None]
     given += [f"keep_columns={column}" for column in source.shape.keep_columns]
     return {"input": name, "columns": ", ".join(given) or None}
-
-
-def reopen(job: OpenJob, *, patience: float = PATIENCE) -> Store:
-    """The job's store, in a process that needs its own connection; ``patience`` as in :func:`open_store`."""
-    return open_store(job.settings.store_url, create=False, patience=patience)

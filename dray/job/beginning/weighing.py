@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dray.errors import JobChangedError, StoreError, WeightsError
-from dray.job.beginning.opening import OpenJob, reopen
+from dray.job.open_job import OpenJob, reopen
 from dray.weights.source.content import content_digests
 
 WEIGHTS = "weights_blake3"

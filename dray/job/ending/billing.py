@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dray.account import Account, Predicted, account_of, closing
 from dray.account.spans import MICRO
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.job.pricing import source_of
 from dray.report import Tokens
 from dray.store import Store

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from dray.errors import StoreFatalError
-from dray.job.beginning.opening import OpenJob
 from dray.job.ending.publishing import job_drafts, publish
 from dray.job.ending.reporting import ReplicaAccount, file_line, report_data
 from dray.job.ending.result import JobResult, result_of
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.rows.spooling import kept_of, remove_older
 from dray.report import ReportData, Tally, render_html
 from dray.requests.outputs.files import fill

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from dray.job.beginning.opening import OF_OTHERS, OpenJob
+from dray.job.beginning.opening import OF_OTHERS
+from dray.job.open_job import OpenJob
 from dray.storage import folders
 from dray.storage.draft import DraftGoneError, Stage
 from dray.storage.drafts import Drafts, withdraw

@@ -14,12 +14,13 @@ from dray import __version__
 from dray.account import Account
 from dray.engine.protocol import EngineInfo
 from dray.engine.tuning import Tuned
-from dray.job.beginning.opening import OpenJob, describe
+from dray.job.beginning.opening import describe
 from dray.job.ending.billing import bill_job, with_prediction
 from dray.job.ending.capacity_notes import decisions_of
 from dray.job.ending.learning import FinishedRun, learn
 from dray.job.ending.retried import retries
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.rows.shape import job_sequences, job_shape
 from dray.machine import cores
 from dray.places import first_of, short_name

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from dray.errors import DrayError
-from dray.job.beginning.opening import OpenJob, reopen
+from dray.job.open_job import OpenJob, reopen
 from dray.job.rows.sharing import has_followers
 from dray.store import Store
 from dray.triggers import Point, reach

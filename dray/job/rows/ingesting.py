@@ -8,10 +8,10 @@ from typing import Any
 
 from dray.cluster.placing import USUAL_SEQS
 from dray.errors import ConfigError, FencedError, InputError
-from dray.job.beginning.opening import OpenJob
 from dray.job.beginning.query_jobs import ASKED
 from dray.job.ending.timeline import Timeline
 from dray.job.heeding import heeded
+from dray.job.open_job import OpenJob
 from dray.job.rows.moving import brought_along, left_behind
 from dray.job.rows.ordering import ORDER, Ordering
 from dray.job.rows.sharing import record_of, sharing_of

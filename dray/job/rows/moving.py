@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from dray.errors import JobFailedError
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.job.rows.spooling import spool_of
 from dray.requests.spool.parts import part_uri
 from dray.storage.files import stream_range, write_atomic

@@ -17,7 +17,7 @@ from pathlib import Path
 from dray.engine.chat_template import ARGUMENT, template_text
 from dray.errors import DrayError
 from dray.job.beginning.engine_versions import version_here, versions_of
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.requests.media.medium import NAMED
 from dray.requests.sameness import key_of

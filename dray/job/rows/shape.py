@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice
 
 from dray.errors import DrayError
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.planner.workload.prompts import Unreadable, asked
 from dray.requests.shape import LOOKED_AT, shape_of_rows
 from dray.requests.spool.spool import decode, read_shard

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.job.rows.reusing import TEMPLATE, EarlierAnswers, served_name, template_digest_of
 from dray.requests.ingest import Ingested
 from dray.requests.sameness import told_doubts

@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import count, takewhile
 
 from dray.errors import JobChangedError
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.requests.ingest import BESIDE, Ingested
 from dray.requests.outputs.kept import KEPT_COLUMNS, Kept
 from dray.requests.sources import SqlQuery

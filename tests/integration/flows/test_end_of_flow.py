@@ -27,7 +27,7 @@ from dray.errors import (
     UnknownJobError,
 )
 from dray.job.beginning import opening
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.store import Job, JobState, Store, open_store
 from flows import batch_inference as module
 from flows.batch_inference import batch_inference

@@ -18,8 +18,9 @@ from prefect.states import AwaitingRetry, Cancelled, Failed, Pending, Running
 
 from dray.job import current_job
 from dray.job.beginning import opening as jobs
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.driverless import cancel_or_ask
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.store import JobState, open_store
 from tasks import opening

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from dray.errors import FencedError, StoreError
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.cancelling import cancel
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.requests.sources import RowDefaults, source_of
 from dray.store import open_store

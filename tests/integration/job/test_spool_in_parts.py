@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from dray.errors import InputError
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.deleting import delete_job
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows import spooling
 from dray.job.rows.ingesting import ingest_job

@@ -29,8 +29,9 @@ from dray.errors import (
 )
 from dray.failures.causes import STORE_PATIENCE
 from dray.job import heeding
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.deadline import stop_signals
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows import ingesting
 from dray.job.rows.ingesting import ingest_job

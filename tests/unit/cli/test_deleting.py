@@ -17,10 +17,11 @@ from dray.cli import deleting
 from dray.cli.app import run_app
 from dray.cli.jobs import recipe_of
 from dray.errors import FencedError
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.deleting import finish_deletions
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.options.request import JobRequest
 from dray.job.options.resolving import NoBlocks, job_settings
 from dray.job.options.settings import JobSettings

@@ -21,8 +21,9 @@ from dray.cli.stopping import signals_stop
 from dray.cli.with_prefect import _despite, _the_flow
 from dray.errors import ConfigError, DrayError, FencedError, JobPausedError, StoreFatalError
 from dray.job import current_job
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.ending.finalising import cancelled_message
+from dray.job.open_job import OpenJob
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.requests.sources import RowDefaults, source_of

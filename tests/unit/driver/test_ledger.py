@@ -18,7 +18,7 @@ from dray.driver.replicas.handle import ReplicaHandle
 from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.kinds import Kind
 from dray.steady_clock import SteadyClock
 from dray.store import ReplicaState

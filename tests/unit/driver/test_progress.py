@@ -9,7 +9,8 @@ import pytest
 from dray.driver.events import ErrorShareReached, Event, Progressed
 from dray.driver.telling import progress
 from dray.driver.telling.progress import ERROR_ROWS, ERROR_SHARES, ErrorShare, JobProgress
-from dray.job.beginning.opening import open_job, reopen
+from dray.job.beginning.opening import open_job
+from dray.job.open_job import reopen
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from tests.support.stores import claimed, failure, outcome

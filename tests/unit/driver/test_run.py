@@ -41,7 +41,8 @@ from dray.errors import (
     StoreFatalError,
     StoreTransientError,
 )
-from dray.job.beginning.opening import OpenJob, open_job, reopen
+from dray.job.beginning.opening import open_job
+from dray.job.open_job import OpenJob, reopen
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.notices import Kind, Notice

@@ -34,9 +34,9 @@ from dray.driver.intervals import Intervals
 from dray.driver.replicas import readiness
 from dray.driver.whole_job import run_job
 from dray.errors import ConfigError, JobPausedError
-from dray.job.beginning.opening import OpenJob
 from dray.job.ending.capacity_notes import decisions_of
 from dray.job.ending.result import JobResult
+from dray.job.open_job import OpenJob
 from dray.job.options.replica_range import ReplicaRange, read_range
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings

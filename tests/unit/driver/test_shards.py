@@ -28,7 +28,7 @@ from dray.driver.shard_tasks.shards import (
 )
 from dray.errors import FencedError, JobFailedError, JobPausedError, StoreTransientError
 from dray.failures.causes import Cause
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended, TaskResult
 from dray.store import AttemptCause, JobLease, ReplicaRow, ReplicaState, ShardState, Store, open_store

@@ -16,7 +16,8 @@ from dray.driver.events import Event, Told, Warned
 from dray.driver.weights_watch import early_weights, weights_on
 from dray.driver.whole_job import run_job
 from dray.errors import WeightsError
-from dray.job.beginning.opening import open_job, reopen
+from dray.job.beginning.opening import open_job
+from dray.job.open_job import reopen
 from dray.job.options.settings import JobSettings
 from dray.weights import Manifest
 from dray.weights.node.local import ModelProgress

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from dray.job import current_job
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 
 pytestmark = pytest.mark.unit
 

@@ -11,10 +11,11 @@ import pytest
 
 from dray.driver.whole_job import end_state
 from dray.errors import FencedError, StoreFatalError
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.ending.expiring import expire
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job

@@ -13,11 +13,12 @@ import pytest
 from dray.account import Span
 from dray.engine.protocol import EngineInfo
 from dray.engine.tuning import Limits, Tuned
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.reporting import ReplicaAccount
 from dray.job.ending.result import JobResult
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.report import ReportData

@@ -13,7 +13,8 @@ import pytest
 
 from dray.cluster.placing import USUAL_SEQS
 from dray.errors import InputError
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
+from dray.job.open_job import OpenJob
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import _ROWS, _enough_shards, _most_shards, _taper, ingest_job

@@ -21,9 +21,10 @@ from dray.engine.admission import sequences_of
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import InputError, RequestRefused
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import engine_kind, ingest_job
 from dray.kinds import KINDS, Body, EngineKind, Kind, OutputColumn, count_prompts, kind_named

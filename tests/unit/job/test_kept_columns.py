@@ -15,10 +15,11 @@ import pytest
 from dray.cli.app import run_app
 from dray.cli.jobs import export_job
 from dray.errors import JobFailedError
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.deleting import delete_job
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.options.forms import EngineOptions
 from dray.job.options.plan_file import identity_of
 from dray.job.options.request import JobRequest

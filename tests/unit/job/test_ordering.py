@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
+from dray.job.open_job import OpenJob
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job

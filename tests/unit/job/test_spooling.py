@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from dray.errors import FencedError, JobChangedError, JobFailedError
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.deleting import delete_job
 from dray.job.ending.expiring import expire
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows import ingesting, moving
 from dray.job.rows.ingesting import ingest_job

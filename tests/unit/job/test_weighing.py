@@ -13,8 +13,9 @@ from safetensors.numpy import save_file
 
 from dray.errors import CancelledError, JobChangedError
 from dray.job.beginning import weighing
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
 from dray.job.beginning.weighing import WEIGHTS, Weighing
+from dray.job.open_job import OpenJob
 from dray.job.options.model_files import model_digest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job

@@ -21,7 +21,8 @@ from dray.errors import EngineDeadError, ReplicaLeftError, ReplicaLostError, Sto
 from dray.failures.causes import Decision
 from dray.failures.effects import Budget, OnTask
 from dray.failures.facts import Cause
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.kinds import Kind

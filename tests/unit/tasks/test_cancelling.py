@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.requests.sources import RowDefaults, source_of
 from dray.store import Job, JobState, open_store

@@ -11,7 +11,8 @@ import pytest
 
 from dray.errors import JobBusyError
 from dray.job.beginning import opening as jobs
-from dray.job.beginning.opening import OpenJob, open_job
+from dray.job.beginning.opening import open_job
+from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.store import Store, open_store
 from tasks import opening

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from dray.errors import JobFailedError
-from dray.job.beginning.opening import OpenJob
+from dray.job.open_job import OpenJob
 from tasks.stopping import disarm_ray, stoppable
 
 pytestmark = pytest.mark.unit

@@ -11,8 +11,9 @@ import pytest
 from dray.driver.executor import TaskEnd
 from dray.driver.whole_job import Run
 from dray.errors import JobFailedError, JobPausedError
-from dray.job.beginning.opening import OpenJob, open_job, reopen
+from dray.job.beginning.opening import open_job
 from dray.job.ending.timeline import Timeline
+from dray.job.open_job import OpenJob, reopen
 from dray.job.options.settings import JobSettings
 from dray.store import JobState
 from tasks import heeding
