@@ -16,7 +16,7 @@
     |   +-- StoreFatalError          disk full, schema mismatch, read-only: an operator must act
     |   |   +-- StoreRefusedError    the server refuses the user, the password or the database: exit code 2
     |   |   `-- ValueTooLargeError   a value is larger than the database takes
-    |   +-- LeaseLapsedError         store or holder were away for too long; its holder is unknown
+    |   +-- LeaseLapsedError         it expired: store or holder could not be reached; perhaps none holds it
     |   `-- FencedError              the lease was lost; drop the work, do not retry
     +-- EngineError
     |   +-- RequestRefused           one request cannot be honoured; becomes its error row

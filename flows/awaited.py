@@ -17,7 +17,7 @@ from dray.job import current_job
 from dray.job.cancelling import cancel
 from dray.job.ending.result import JobResult
 from dray.job.open_job import OpenJob
-from dray.job.watched import started_beside
+from dray.job.watched import start_in_thread
 from flows.batch_inference import batch_inference
 from tasks.prefect_run import is_cancelled
 from tasks.stopping import NOT_TAKEN
@@ -67,7 +67,7 @@ class _Run:
 
     async def start(self) -> Any:
         """Run the flow in a daemon thread: asyncio and Python wait at their end for those of an executor."""
-        return await asyncio.wrap_future(started_beside(self._work))
+        return await asyncio.wrap_future(start_in_thread(self._work))
 
     def cancel(self) -> None:
         """Ask the job to stop, beside the loop; one that is not open yet is asked when it is."""

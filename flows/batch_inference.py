@@ -45,7 +45,7 @@ from tasks.progress_artifact import ProgressArtifact
 from tasks.refusals import log_refusals_briefly
 from tasks.replicas import start_replicas
 from tasks.stopping import stoppable
-from tasks.telling import cancelled, declined, delivered, ended, told
+from tasks.telling import declined_state, delivered, finish_cancelled_run, finish_run, report_lifecycle
 
 __all__ = ["batch_inference", "flush_prefect"]
 
@@ -87,9 +87,9 @@ def _run(request: JobRequest, started: float) -> JobResult | State:
     where = where.for_engine(settings.engine_arguments)
     job = open_job(settings, started, resume=request.resume)
     if isinstance(job, Declined):
-        return declined(job)
+        return declined_state(job)
     timeline = Timeline(job.started, job.clock)
-    with told(job), heeding(job) as heard, ProgressArtifact(job.job_id) as artifact:
+    with report_lifecycle(job), heeding(job) as heard, ProgressArtifact(job.job_id) as artifact:
         observers: list[Observer] = [
             LogObserver(get_run_logger(), partial(as_parameters, form=JobRequest)),
             ListenersObserver(),
@@ -100,8 +100,8 @@ def _run(request: JobRequest, started: float) -> JobResult | State:
                 accounts = _answer_rows(job, where, timeline, observers)
                 result = finalise(job, timeline, accounts, _end_state(job))
         except CancelledError as error:  # before there was anything to write
-            return delivered(job, cancelled(job, str(error)))
-        return delivered(job, ended(job, result))
+            return delivered(job, finish_cancelled_run(job, str(error)))
+        return delivered(job, finish_run(job, result))
 
 
 def _answer_rows(

@@ -17,7 +17,7 @@ from dray.driver.outage import SHORT_PATIENCE
 from dray.errors import DrayError, FencedError, StoreError
 from dray.job.cancelling import cancel
 from dray.job.open_job import OpenJob, reopen
-from dray.job.watched import awaited, started_beside
+from dray.job.watched import start_in_thread, wait_watching
 from dray.store import JobState
 from dray.store.store import PATIENCE
 from tasks.prefect_run import is_cancelled
@@ -50,9 +50,9 @@ def stoppable(job: OpenJob, work: Callable[[], T], look: Callable[[], None] = la
         TerminationSignal: Prefect ended the run. If a user cancelled it, the shards have stopped.
         BaseException: what else ended the wait; the shards have stopped.
     """
-    future = started_beside(work)
+    future = start_in_thread(work)
     try:
-        return awaited(future, look)
+        return wait_watching(future, look)
     except TerminationSignal:
         disarm_ray()
         if is_cancelled():

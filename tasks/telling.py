@@ -32,7 +32,7 @@ from tasks.settling import SHORT_SECONDS, settle_tasks
 
 
 @contextmanager
-def told(job: OpenJob) -> Iterator[None]:
+def report_lifecycle(job: OpenJob) -> Iterator[None]:
     """Tell that the job began, and, if the block does not end well, how it ended."""
     settings = job.settings
     tell_of_job(
@@ -57,7 +57,7 @@ def told(job: OpenJob) -> Iterator[None]:
         raise
 
 
-def ended(job: OpenJob, result: JobResult) -> State[Any]:
+def finish_run(job: OpenJob, result: JobResult) -> State[Any]:
     """Show the report, and give the run's state, whose message says what came of the rows.
 
     Waits for a server of Prefect's that is being restarted: what is sent in between would be lost.
@@ -91,13 +91,13 @@ def message_of(result: JobResult) -> str:
     return told
 
 
-def declined(found: Declined) -> State[Any]:
+def declined_state(found: Declined) -> State[Any]:
     """The state of a run that has nothing to do."""
     reason = as_parameters(found.reason, JobRequest)
     return _cancelled(reason) if found.cancelled else Completed(name="Skipped", message=reason)
 
 
-def cancelled(job: OpenJob, message: str) -> State[Any]:
+def finish_cancelled_run(job: OpenJob, message: str) -> State[Any]:
     """The state of a run whose job was cancelled before there was anything to write."""
     there = wait_for_api()
     _tell_end(job)

@@ -7,11 +7,11 @@ import sys
 
 def main() -> None:
     """Entry point of the ``dray`` command."""
-    from dray.cli.warming import warmed
+    from dray.cli.warming import warm_up_for
     from dray.processes import end
 
     try:
-        with warmed(sys.argv[1:]):
+        with warm_up_for(sys.argv[1:]):
             from dray.cli.app import run_app
 
             code = run_app(sys.argv[1:])

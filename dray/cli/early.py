@@ -24,7 +24,7 @@ from dray.requests.ingest import ingest
 from dray.requests.media.placing import media_placer
 from dray.requests.reading.inputs import expand
 from dray.requests.reading.queries import check_database
-from dray.requests.reading.readers import Limits, files_of, read_rows
+from dray.requests.reading.readers import ReadLimits, files_of, read_rows
 from dray.requests.reading.settling import settled
 from dray.requests.rejects import SKIP_ADVICE, Reject
 from dray.requests.sources import RowDefaults, Source, SqlQuery
@@ -138,7 +138,7 @@ def _check_first_rows(source: Source, skip_invalid: bool) -> None:
     Raises:
         InputError: the files cannot be read, or rows cannot be requests.
     """
-    limits, files = Limits(), files_of(source)
+    limits, files = ReadLimits(), files_of(source)
     names = [file.uri for file in files]
     began = time.monotonic()
     problems: list[Problem] = []

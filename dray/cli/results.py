@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from dray.cli import output
-from dray.errors import DrayError
+from dray.errors import DrayError, raised_at
 from dray.job import current_job
 from dray.storage.files import FULL, is_full
 
@@ -60,10 +59,8 @@ def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str,
 
 def unforeseen(error: BaseException) -> DrayError:
     """For an error that is not dray's: its class and its place. Its own text may quote rows."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     advice = f"; {FULL}" if is_full(error) else ""
-    return DrayError(f"the run failed: {type(error).__name__}{place}{advice}")
+    return DrayError(f"the run failed: {type(error).__name__}{raised_at(error)}{advice}")
 
 
 def _summarise_shared(result: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ _server: PrefectServer | None = None
 
 
 @contextmanager
-def warmed(arguments: Sequence[str]) -> Iterator[None]:
+def warm_up_for(arguments: Sequence[str]) -> Iterator[None]:
     """Have the processes of a command that runs a job import; what the command left unused ends."""
     if not arguments or arguments[0] not in _COMMANDS or _HELP.intersection(arguments):
         yield

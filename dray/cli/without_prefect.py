@@ -64,7 +64,7 @@ def _run(request: JobRequest, logger: logging.Logger) -> dict[str, Any]:
         from dray.driver.whole_job import Parts, run_job
         from dray.job.options.checks import check_arguments
         from dray.job.options.resolving import NoBlocks, cluster_settings, job_settings
-        from dray.job.watched import awaited, started_beside
+        from dray.job.watched import start_in_thread, wait_watching
     settings = job_settings(request, NoBlocks())
     where = cluster_settings(request.cluster, NoBlocks())
     check_arguments(settings, local=where.local)
@@ -77,9 +77,9 @@ def _run(request: JobRequest, logger: logging.Logger) -> dict[str, Any]:
         executor=RayExecutor(),
         observers=[LogObserver(logger), ListenersObserver()],
     )
-    work = started_beside(lambda: run_job(settings, parts, resume=request.resume))
+    work = start_in_thread(lambda: run_job(settings, parts, resume=request.resume))
     try:
-        return awaited(work, cluster.check).as_dict()
+        return wait_watching(work, cluster.check).as_dict()
     except DrayError as error:
         job = current_job.latest()
         if job is not None and not work.done():  # the cluster is lost, and the driver may hang in it

@@ -65,7 +65,7 @@ def next_step(facts: Facts, store: str | None) -> str:
 
 
 def cancel_line(facts: Facts, store: str | None) -> str:
-    """What came of a user's word that a job is to be cancelled."""
+    """The result of a user's cancel, in a line."""
     job, state = facts["job_id"], JobState(facts["state"])
     if state is JobState.CANCELLED:
         return f"job {job}: cancelled; finished rows are kept"

@@ -13,7 +13,7 @@ STABLE_RESOURCE = "dray_stable"
 """The custom Ray resource of nodes that are not spot: shard tasks run there and nowhere else."""
 
 STABLE_SHARE = 0.001
-"""What a shard task asks of it: users mark a node with any amount, and ``1`` is to hold a thousand tasks."""
+"""What a shard task asks of it: a node with ``{"dray_stable": 1}`` can run a thousand of them."""
 
 INSTANCE_LABELS = ("dray/instance-type", "ray.io/instance-type", "node.kubernetes.io/instance-type")
 """Labels of Ray's that may name a node's type: ``ray start --labels dray/instance-type=g6e.xlarge``."""

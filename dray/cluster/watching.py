@@ -16,7 +16,7 @@ from dray.cluster.forwarded_env import handed_down
 from dray.cluster.ray_nodes import live_nodes
 from dray.cluster.ray_private import draining
 from dray.notices.detecting import BaseUrls, detect_cloud, pod_sources
-from dray.notices.notice import Kind, Notice
+from dray.notices.notice import Notice, NoticeKind
 from dray.notices.watcher import Watcher
 
 _ASK_SECONDS = 1.0
@@ -193,7 +193,7 @@ def _of_ray(node_id: str, deadline: float) -> Notice:
     """A node that another process drains in Ray: its autoscaler, or ``ray start`` after a SIGTERM."""
     return Notice(
         source="ray",
-        kind=Kind.TERM,
+        kind=NoticeKind.TERM,
         action="drain",
         deadline=deadline or None,
         seen_at=0.0,

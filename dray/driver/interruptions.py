@@ -10,7 +10,7 @@ from dray.cluster.base import Node
 from dray.driver.events import Event, NodeNoticed, Warned
 from dray.driver.fleet import Fleet
 from dray.driver.replicas.pool import ReplicaPool
-from dray.notices.notice import Kind, Notice
+from dray.notices.notice import Notice, NoticeKind
 from dray.store import Notice as StoredNotice
 from dray.store import Store
 
@@ -38,7 +38,7 @@ class InterruptionHandler:
         for node, deadline in due:
             self._obey(node, deadline)
         for node, notice in self._fleet.notices():
-            if notice.kind is Kind.REBALANCE:
+            if notice.kind is NoticeKind.REBALANCE:
                 self._pool.cordon(node)
             elif notice.ends_node:
                 self._obey(node, notice.deadline)

@@ -21,7 +21,7 @@ class Intervals:
     """Read which replicas shard tasks have lost: those are asked at once."""
     notices: float = 1.0
     """Ask for notices of nodes' ends."""
-    orders: float = 1.0
+    stop_signals: float = 1.0
     """Read whether the job is to stop."""
     lease: float = 15.0
     """Renew the driver's lease: a write, also while there is nothing else to write."""

@@ -215,12 +215,12 @@ class Driver:
 
     def _heed(self, store: Store) -> None:
         """Read whether the job was cancelled, has expired, or was put to rest."""
-        if not self._schedule.due("orders"):
+        if not self._schedule.due("stop_signals"):
             return
-        orders = stop_signals(store, self._job)
-        if orders.stop and not self.stopping:
+        signals = stop_signals(store, self._job)
+        if signals.stop and not self.stopping:
             self.stopping = True
-            self.tell(StopHeard(why=stop_line(orders)))
+            self.tell(StopHeard(why=stop_line(signals)))
 
     def _judge(self, store: Store) -> None:
         """Decide what the replicas died of, and charge it. Shard tasks wait for that."""
@@ -279,7 +279,7 @@ class Driver:
         return self._store
 
     def _say_last(self) -> None:
-        """How far the job came; the driver's next use of the store reports what is wrong with it."""
+        """Tell how far the job came. Errors of the store are left to the driver's next use of it."""
         with suppress(DrayError):
             self._news.say_last(_LAST_SECONDS)
             self._progress.look(self._opened(), final=True)

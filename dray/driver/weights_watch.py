@@ -39,7 +39,7 @@ def early_weights(job: OpenJob, settings: ClusterSettings) -> Iterator[LocalMode
         yield model
     finally:
         model.close()
-        if model.shelf.place.memory:
+        if model.paths.place.memory:
             _give_back(model)
 
 
@@ -54,7 +54,7 @@ def _has_rows(job: OpenJob) -> bool:
 def _give_back(model: LocalModel) -> None:
     """Free the memory, once replicas that were just killed have let go of it."""
     deadline = time.monotonic() + _LET_GO_SECONDS
-    while not evict(model.shelf.place, {model.manifest.key}) and time.monotonic() < deadline:
+    while not evict(model.paths.place, {model.manifest.key}) and time.monotonic() < deadline:
         time.sleep(0.1)
 
 

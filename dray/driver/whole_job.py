@@ -277,10 +277,10 @@ def end_state(job: OpenJob) -> JobState:
             return JobState.COMPLETED
         if store.get_job(job.job_id).state is JobState.PAUSED:
             return JobState.PAUSED
-        orders = stop_signals(store, job)
-        if orders.cancelled:
+        signals = stop_signals(store, job)
+        if signals.cancelled:
             return JobState.CANCELLED
-        if orders.expired:
+        if signals.expired:
             expire(store, job)
             return JobState.EXPIRED
     return JobState.COMPLETED

@@ -41,7 +41,7 @@ class ReplicaClient(Protocol):
         """
 
     def heartbeat(self, session: str) -> None:
-        """Its reader lives, also while it neither feeds nor reads. Never raises; returns at once."""
+        """Tell the replica that the shard task is alive, also while idle. Never raises; returns at once."""
 
     def abort(self, session: str) -> None:
         """Drop what is unfinished."""

@@ -98,10 +98,10 @@ class Engine(Protocol):
         """The limits that it found, once it has."""
 
     def wake(self) -> None:
-        """Have a step return that waits for its device: work has come. For other threads."""
+        """Interrupt a step that waits for its device, because work has come. Other threads may call it."""
 
     def check(self) -> None:
-        """Look after an engine that holds nothing.
+        """Check that an idle engine is alive.
 
         Raises:
             EngineDeadError: it has died.

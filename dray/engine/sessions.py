@@ -95,7 +95,7 @@ class Sessions:
             session.heard = time.monotonic()
 
     def silent(self, seconds: float, late: float) -> list[str]:
-        """Sessions whose shard tasks said nothing for so long; for ``late`` seconds none was heard."""
+        """Sessions silent for so long. In ``late`` seconds of it the replica itself could not listen."""
         for session in self if late else ():
             session.heard = None if session.heard is None else session.heard + late
         since = time.monotonic() - seconds

@@ -49,7 +49,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Limits:
+class BatchLimits:
     """Sequences at a time, and tokens in a step."""
 
     seqs: int
@@ -64,8 +64,8 @@ class Tuned:
     ``sequences`` of the engine's work.
     """
 
-    limits: Limits
-    started: Limits
+    limits: BatchLimits
+    started: BatchLimits
     gain: float
     candidates: int
     seconds: float
@@ -74,7 +74,9 @@ class Tuned:
     @staticmethod
     def of(given: Mapping[str, Any]) -> Tuned:
         """What ``dataclasses.asdict`` made of one."""
-        return Tuned(**{**given, "limits": Limits(**given["limits"]), "started": Limits(**given["started"])})
+        return Tuned(
+            **{**given, "limits": BatchLimits(**given["limits"]), "started": BatchLimits(**given["started"])}
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The choice as vLLM's engine arguments, which another run may be given, and what it was worth."""
@@ -140,10 +142,10 @@ def _is_named(arguments: Mapping[str, Any], names: tuple[str, ...]) -> bool:
     return any(arguments.get(name) is not None for name in names)
 
 
-def candidates_of(started: Limits, *, seqs: bool, tokens: bool) -> list[Limits]:
+def candidates_of(started: BatchLimits, *, seqs: bool, tokens: bool) -> list[BatchLimits]:
     """What is compared for an engine that was started so; ``seqs`` and ``tokens`` say what may change."""
     found = {
-        Limits(max(1, started.seqs // divisor), max(1, started.tokens // step))
+        BatchLimits(max(1, started.seqs // divisor), max(1, started.tokens // step))
         for divisor in (_DIVISORS if seqs else (1,))
         for step in (_TOKEN_DIVISORS if tokens else (1,))
     }
@@ -155,7 +157,7 @@ def candidates_of(started: Limits, *, seqs: bool, tokens: bool) -> list[Limits]:
 class _Window:
     """What a candidate did so far, over all its windows."""
 
-    limits: Limits
+    limits: BatchLimits
     done: float = 0.0
     seconds: float = 0.0
 
@@ -172,7 +174,7 @@ class Tuner:
     Nothing here waits, or knows of vLLM.
     """
 
-    def __init__(self, started: Limits, candidates: list[Limits], *, budget: int) -> None:
+    def __init__(self, started: BatchLimits, candidates: list[BatchLimits], *, budget: int) -> None:
         self.limits = started
         self.result: Tuned | None = None
         self._started = started
@@ -274,7 +276,7 @@ class Tuner:
         self._later = []
         self._left = list(self._survivors)
 
-    def _turn_to(self, limits: Limits, now: float, progress: float) -> None:
+    def _turn_to(self, limits: BatchLimits, now: float, progress: float) -> None:
         self.limits, self._changed, self._began = limits, (now, progress), None
         self._starved = self._steps = 0
 

@@ -57,7 +57,7 @@ class OnSpent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """``limit`` charges have no consequence, the next one has.
+    """The charge after ``limit`` has the consequence.
 
     ``within`` is the last part of the work, as a share of the job's rows, whose charges are counted: 0 for
     those since a row was last answered, so that what is found by trying does not add up; None for all.

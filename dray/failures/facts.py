@@ -43,7 +43,7 @@ class Announced(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known around an error. What is not known is left as it is here.
+    """What is known around an error. Unknown facts keep their default.
 
     Counts are of what came before this error. ``now`` and the notices' times are by one clock, the store's.
     """
@@ -72,7 +72,7 @@ class Facts:
 
 
 def in_force(notice: Announced, now: float) -> bool:
-    """Whether a notice explains a loss at ``now``: one that is old and came to nothing does not."""
+    """Whether a notice explains a loss at ``now``: an old one, after which the node went on, does not."""
     if now - notice.seen_at <= NOTICE_SECONDS:
         return True
     return notice.deadline is not None and abs(now - notice.deadline) <= NOTICE_SECONDS

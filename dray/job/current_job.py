@@ -50,7 +50,7 @@ def tell(pulse: Pulse) -> None:
 
 @contextmanager
 def begun_before(job_id: str) -> Iterator[None]:
-    """In the block, a run of this job goes on with one that its store has, and begins none."""
+    """In the block, the job must be in its store already: its run never creates it."""
     _begun.append(job_id)
     try:
         yield

@@ -22,16 +22,16 @@ def stop_signals(store: Store, job: OpenJob) -> StopSignals:
     Raises:
         FencedError: another driver has the job.
     """
-    orders = store.orders(job.job_id)
-    if not orders.stop or not orders.expired or job.due is None:
-        return orders
+    signals = store.stop_signals(job.job_id)
+    if not signals.stop or not signals.expired or job.due is None:
+        return signals
     left = job.due - time.monotonic()
     if left <= 0:
-        return orders
+        return signals
     store.postpone(job.lease, left)
     _logger.warning(
         "the clock of the store is past the end of the job's time, of which %.0f s are left by this machine: "
         "it was set forward, or this machine stood still; the job goes on. See to the clock before a resume",
         left,
     )
-    return replace(orders, expired=False)
+    return replace(signals, expired=False)

@@ -10,13 +10,13 @@ from typing import TypeVar
 from dray.errors import CancelledError, ExpiredError, JobPausedError, StoreError
 from dray.job.deadline import stop_signals
 from dray.job.open_job import OpenJob, reopen
-from dray.job.watched import watched
+from dray.job.watched import run_watched
 from dray.store import StopSignals, Store, store_option
 
 T = TypeVar("T")
 
 HEAR_EVERY = 1.0
-"""Seconds between looks at the job's orders."""
+"""Seconds between looks whether the job is to stop."""
 
 STOP_SECONDS = 10.0
 """For work that was told to stop: what still hangs then is left behind, and ends with the process."""
@@ -25,7 +25,7 @@ _PATIENCE = 2.0  # seconds for one look: a store that is away is asked again at 
 
 
 class Heed:
-    """Looks at a job's orders, as long as the block runs."""
+    """Looks whether a job is to stop, as long as the block runs."""
 
     def __init__(self, job: OpenJob) -> None:
         self._job = job
@@ -52,16 +52,16 @@ class Heed:
             return
         try:
             self._store = self._store or reopen(self._job, patience=_PATIENCE)
-            orders = stop_signals(self._store, self._job)
-            obey(self._job, orders)
-            if orders.at_rest:
+            signals = stop_signals(self._store, self._job)
+            obey(self._job, signals)
+            if signals.at_rest:
                 self._refuse_put_to_rest(self._store)
         except StoreError:  # the driver's next write reports it
             self._close()
         self._looked = time.monotonic()
 
     def _refuse_put_to_rest(self, store: Store) -> None:
-        """A job whose rows are all answered was at rest before this run, which writes its files again."""
+        """A job whose rows are all answered may be at rest: this run only writes its files again."""
         known = store.get_job(self._job.job_id)
         if not known.state.answered:
             raise JobPausedError(known.reason or "put to rest")
@@ -72,18 +72,20 @@ class Heed:
             store.close()
 
 
-def obey(job: OpenJob, orders: StopSignals) -> None:
+def obey(job: OpenJob, signals: StopSignals) -> None:
     """Raise the error for an order to stop: CancelledError or ExpiredError."""
-    if orders.cancelled:
+    if signals.cancelled:
         where = store_option(job.settings.store_url)
         raise CancelledError(
             f"job {job.job_id} was cancelled; `dray resume {job.job_id}{where}` goes on with it"
         )
-    if orders.expired:
+    if signals.expired:
         raise ExpiredError(f"the time of job {job.job_id} is over")
 
 
-def heeded(job: OpenJob, work: Callable[[], T], *, stop: Callable[[], None], look: Callable[[], None]) -> T:
+def run_until_stopped(
+    job: OpenJob, work: Callable[[], T], *, stop: Callable[[], None], look: Callable[[], None]
+) -> T:
     """Run ``work`` in a thread, and give up on it when the job is to stop, or when ``look`` raises.
 
     ``stop`` asks it to end. It may hang in a read that hears nothing; this waits ``STOP_SECONDS`` for it.
@@ -98,4 +100,4 @@ def heeded(job: OpenJob, work: Callable[[], T], *, stop: Callable[[], None], loo
             heed.look()
             look()
 
-        return watched(work, stop=stop, look=both, every=HEAR_EVERY / 5, patience=STOP_SECONDS)
+        return run_watched(work, stop=stop, look=both, every=HEAR_EVERY / 5, patience=STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""Work in a thread that may hang, beside one that looks whether to go on waiting for it.
+"""Run work in a thread that may hang, while the caller looks for reasons to stop waiting.
 
 So a run goes on to hear signals and to look at its cluster, and ingest to heed a cancel.
 """
@@ -16,7 +16,7 @@ _LOOK_EVERY = 1.0  # seconds
 T = TypeVar("T")
 
 
-def started_beside(work: Callable[[], T], name: str = "dray-job") -> Future[T]:
+def start_in_thread(work: Callable[[], T], name: str = "dray-job") -> Future[T]:
     """``work`` in a thread that ends with the process; the future has its result or its error.
 
     What the caller's context holds, as the run that Prefect and its loggers take it for, the thread has too.
@@ -28,14 +28,14 @@ def started_beside(work: Callable[[], T], name: str = "dray-job") -> Future[T]:
     return future
 
 
-def awaited(future: Future[T], look: Callable[[], None], every: float = _LOOK_EVERY) -> T:
+def wait_watching(future: Future[T], look: Callable[[], None], every: float = _LOOK_EVERY) -> T:
     """Its result. ``look`` is called ``every`` so many seconds; what it raises ends the wait."""
     while not wait([future], timeout=every).done:
         look()
     return future.result()
 
 
-def watched(
+def run_watched(
     work: Callable[[], T],
     *,
     stop: Callable[[], None],
@@ -47,9 +47,9 @@ def watched(
 
     ``stop`` asks it to end. It may hang in a read that hears nothing; this waits ``patience`` seconds for it.
     """
-    future = started_beside(work, "dray-heeded")
+    future = start_in_thread(work, "dray-heeded")
     try:
-        return awaited(future, look, every)
+        return wait_watching(future, look, every)
     except BaseException:
         if not future.done():
             stop()

@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 from dray.notices.detecting import BaseUrls, Host, detect_cloud, pod_sources
-from dray.notices.notice import Kind, Notice, Source, SourceError
+from dray.notices.notice import Notice, NoticeKind, Source, SourceError
 from dray.notices.watcher import Watcher
 
 __all__ = [
     "BaseUrls",
     "Host",
-    "Kind",
+    "NoticeKind",
     "Notice",
     "Source",
     "SourceError",

@@ -10,7 +10,7 @@ import time
 
 from dray.notices.asking import TIMEOUT, Answer, ask, json_object
 from dray.notices.instants import instant, on_this_clock
-from dray.notices.notice import Kind, Notice, SourceError, plain
+from dray.notices.notice import Notice, NoticeKind, SourceError, plain
 
 INTERRUPTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
@@ -91,7 +91,7 @@ def interruption(answer: Answer, now: float) -> Notice | None:
     action, stated = plain(found["action"]), instant(found.get("time"))
     return Notice(
         source=AwsSource.name,
-        kind=Kind.INTERRUPTION,
+        kind=NoticeKind.INTERRUPTION,
         action=action,
         deadline=on_this_clock(stated, said_at=answer.said_at, now=now),
         seen_at=now,
@@ -106,7 +106,7 @@ def rebalance(answer: Answer, now: float) -> Notice | None:
         return None
     return Notice(
         source=AwsSource.name,
-        kind=Kind.REBALANCE,
+        kind=NoticeKind.REBALANCE,
         action="rebalance",
         deadline=None,
         seen_at=now,

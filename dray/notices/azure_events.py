@@ -10,7 +10,7 @@ from typing import Any
 
 from dray.notices.asking import TIMEOUT, Answer, ask, json_object
 from dray.notices.instants import instant, on_this_clock
-from dray.notices.notice import Kind, Notice, SourceError, plain
+from dray.notices.notice import Notice, NoticeKind, SourceError, plain
 
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 COMPUTE = "/metadata/instance/compute?api-version=2021-02-01"
@@ -19,11 +19,11 @@ FIRST_TIMEOUT = 125.0
 """Seconds for an answer after none came: the first call switches the events on, in up to 2 minutes."""
 
 KINDS = {
-    "Preempt": Kind.INTERRUPTION,
-    "Terminate": Kind.INTERRUPTION,
-    "Freeze": Kind.MAINTENANCE,
-    "Reboot": Kind.MAINTENANCE,
-    "Redeploy": Kind.MAINTENANCE,
+    "Preempt": NoticeKind.INTERRUPTION,
+    "Terminate": NoticeKind.INTERRUPTION,
+    "Freeze": NoticeKind.MAINTENANCE,
+    "Reboot": NoticeKind.MAINTENANCE,
+    "Redeploy": NoticeKind.MAINTENANCE,
 }
 
 

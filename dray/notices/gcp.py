@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dray.notices.asking import TIMEOUT, Answer, ask
-from dray.notices.notice import SOON, Kind, Notice, SourceError, plain
+from dray.notices.notice import SOON, Notice, NoticeKind, SourceError, plain
 
 PREEMPTED = "preempted"
 MAINTENANCE = "maintenance-event"
@@ -84,7 +84,7 @@ def noticed(key: str, value: str, now: float, *, ahead: float | None = None) -> 
     left = SOON if preempted else ahead
     notice = Notice(
         source=GcpSource.name,
-        kind=Kind.INTERRUPTION if preempted else Kind.MAINTENANCE,
+        kind=NoticeKind.INTERRUPTION if preempted else NoticeKind.MAINTENANCE,
         action=PREEMPTED if preempted else value,
         deadline=None if left is None else now + left,
         seen_at=now,

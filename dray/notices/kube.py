@@ -14,22 +14,22 @@ from urllib.parse import quote
 
 from dray.notices.asking import TIMEOUT, Answer, ask, json_object
 from dray.notices.instants import instant, on_this_clock
-from dray.notices.notice import SOON, Kind, Notice, SourceError, plain
+from dray.notices.notice import SOON, Notice, NoticeKind, SourceError, plain
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 # Taints that announce an end. Not those that a spot node carries all its life (AKS's scalesetpriority), nor
 # a plain cordon, nor what is said of a node that is lost already (unreachable, not-ready).
-TAINTS: Mapping[str, Kind] = {
-    "aws-node-termination-handler/spot-itn": Kind.TAINT,
-    "aws-node-termination-handler/asg-lifecycle-termination": Kind.TAINT,
-    "aws-node-termination-handler/scheduled-maintenance": Kind.MAINTENANCE,
-    "aws-node-termination-handler/rebalance-recommendation": Kind.REBALANCE,
-    "karpenter.sh/disrupted": Kind.TAINT,  # since v1
-    "karpenter.sh/disruption": Kind.TAINT,  # before
-    "cloud.google.com/impending-node-termination": Kind.TAINT,
-    "ToBeDeletedByClusterAutoscaler": Kind.TAINT,
-    "node.cloudprovider.kubernetes.io/shutdown": Kind.TAINT,
+TAINTS: Mapping[str, NoticeKind] = {
+    "aws-node-termination-handler/spot-itn": NoticeKind.TAINT,
+    "aws-node-termination-handler/asg-lifecycle-termination": NoticeKind.TAINT,
+    "aws-node-termination-handler/scheduled-maintenance": NoticeKind.MAINTENANCE,
+    "aws-node-termination-handler/rebalance-recommendation": NoticeKind.REBALANCE,
+    "karpenter.sh/disrupted": NoticeKind.TAINT,  # since v1
+    "karpenter.sh/disruption": NoticeKind.TAINT,  # before
+    "cloud.google.com/impending-node-termination": NoticeKind.TAINT,
+    "ToBeDeletedByClusterAutoscaler": NoticeKind.TAINT,
+    "node.cloudprovider.kubernetes.io/shutdown": NoticeKind.TAINT,
 }
 
 
@@ -106,7 +106,7 @@ class NodeSource:
         return [
             Notice(
                 source=self.name,
-                kind=TAINTS.get(mark, Kind.TAINT),
+                kind=TAINTS.get(mark, NoticeKind.TAINT),
                 action=mark,
                 deadline=None,
                 seen_at=now,
@@ -162,7 +162,7 @@ def deletion(answer: Answer, now: float) -> list[Notice]:
     return [
         Notice(
             source=PodSource.name,
-            kind=Kind.TERM,
+            kind=NoticeKind.TERM,
             action="pod-deleted",
             deadline=on_this_clock(instant(stamp), said_at=answer.said_at, now=now),
             seen_at=now,

@@ -14,7 +14,7 @@ _PASSING = frozenset({"Freeze", "MIGRATE_ON_HOST_MAINTENANCE"})  # the machine s
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,127}")
 
 
-class Kind(StrEnum):
+class NoticeKind(StrEnum):
     """What a notice is about."""
 
     INTERRUPTION = "interruption"
@@ -38,7 +38,7 @@ class Notice:
     """
 
     source: str
-    kind: Kind
+    kind: NoticeKind
     action: str
     deadline: float | None
     seen_at: float
@@ -47,7 +47,7 @@ class Notice:
     @property
     def ends_node(self) -> bool:
         """Whether the node is to go away: not for a mere risk, nor for a pause of seconds."""
-        return self.kind is not Kind.REBALANCE and self.action not in _PASSING
+        return self.kind is not NoticeKind.REBALANCE and self.action not in _PASSING
 
     def seconds_left(self, now: float) -> float | None:
         """Seconds until the deadline, 0 when it has passed; None where there is none."""

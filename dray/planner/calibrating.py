@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dray.planner.catalogue import Measured, calibrated
-from dray.planner.cost import Demand, Replica, Setting
+from dray.planner.cost import Demand, ModelledReplica, Setting
 from dray.planner.cost.step import (
     decode_attention_seconds,
     elementwise_seconds,
@@ -60,7 +60,7 @@ def calibration_of(found: Mapping[str, Any], *, day: date, dollars_per_hour: flo
         start=float(found["start"]),
         version=str(found["version"]),
     )
-    replica = Replica(
+    replica = ModelledReplica(
         model=model_facts(json.loads(found["config"]), name="calibration"),
         device=calibrated(measured).device,
         link=None,
@@ -92,7 +92,7 @@ def _fastest(probes: Sequence[Probe]) -> list[Probe]:
     return list(best.values())
 
 
-def model_seconds(replica: Replica, probe: Probe) -> float:
+def model_seconds(replica: ModelledReplica, probe: Probe) -> float:
     """What the cost model has for the model's own work in a probe, without the host's."""
     demand = Demand(rows=probe.rows, input_tokens=probe.prompt, output_tokens=probe.output)
     prompt = probe.rows * probe.prompt
@@ -105,7 +105,7 @@ def model_seconds(replica: Replica, probe: Probe) -> float:
     return gemm + attention + (prompt + probe.rows * later) * elementwise_seconds(replica)
 
 
-def fitted(replica: Replica, probes: Sequence[Probe]) -> tuple[float, float, float, float]:
+def fitted(replica: ModelledReplica, probes: Sequence[Probe]) -> tuple[float, float, float, float]:
     """Seconds of a step, a sampled token, a prompt token and a request; none of them is negative.
 
     The least squares of relative errors, by trying every choice of which of the four are zero.

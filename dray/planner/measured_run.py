@@ -10,7 +10,7 @@ from typing import Any
 
 from dray.errors import ConfigError
 from dray.planner.catalogue import Catalogue, Device, Instance
-from dray.planner.cost import Demand, Phi, Replica, Setting, replica_on, replica_rate
+from dray.planner.cost import Demand, ModelledReplica, Phi, Setting, replica_on, replica_rate
 from dray.planner.cost.demand import MEMORY_SHARE
 from dray.planner.cost.interval import Interval, spanning
 from dray.planner.cost.memory import batch_size
@@ -34,7 +34,7 @@ class Setup:
     setting: Setting
 
     @property
-    def replica(self) -> Replica:
+    def replica(self) -> ModelledReplica:
         """As the cost model has it."""
         return replica_on(self.instance, self.model, self.setting)
 

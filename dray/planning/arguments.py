@@ -8,7 +8,7 @@ from typing import Any
 
 from dray.engine.ranks import refuse_uneven
 from dray.errors import ConfigError
-from dray.planner.cost import Limits
+from dray.planner.cost import PlanLimits
 from dray.planner.models import FORMATS, KV_BYTES, ModelFacts, kv_format
 
 _SPLIT = {
@@ -19,7 +19,7 @@ _SPLIT = {
 _SIZES = ("max_num_seqs", "max_num_batched_tokens")
 
 
-def limits_of(limits: Limits, arguments: Mapping[str, Any]) -> Limits:
+def limits_of(limits: PlanLimits, arguments: Mapping[str, Any]) -> PlanLimits:
     """The limits, with what the arguments say of the split, the batch and the cache.
 
     Raises:
@@ -41,7 +41,7 @@ def limits_of(limits: Limits, arguments: Mapping[str, Any]) -> Limits:
     return replace(limits, **named)
 
 
-def with_weights(limits: Limits, arguments: Mapping[str, Any], model: ModelFacts) -> Limits:
+def with_weights(limits: PlanLimits, arguments: Mapping[str, Any], model: ModelFacts) -> PlanLimits:
     """The limits, with the format that ``quantization`` makes of the weights as the engine loads them.
 
     Raises:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from dray.errors import ConfigError
 from dray.job.options.forms import RowOptions, SamplingOptions, shortcut
 from dray.job.options.request import BLOCK, Request, anchored_input, deadline_seconds
-from dray.planner.cost import Limits
+from dray.planner.cost import PlanLimits
 from dray.planner.workload import SAMPLE_ROWS
 from dray.planner.workload.images import IMAGE_TOKENS
 from dray.planner.workload.prompts import COUNTED_FIELDS
@@ -131,13 +131,13 @@ class PlanRequest(Request):
         model = self.model if self.model.startswith(BLOCK) else absolute(self.model)
         return self.model_copy(update={"input": anchored_input(self.input, self.rows.query), "model": model})
 
-    def limits(self) -> Limits:
+    def limits(self) -> PlanLimits:
         """The limits of the plans, as the cost model takes them.
 
         Raises:
             ConfigError: an engine argument cannot be.
         """
-        limits = Limits(
+        limits = PlanLimits(
             deadline=deadline_seconds(self.deadline),
             budget=self.budget,
             hardware=tuple(self.hardware),

@@ -14,7 +14,7 @@ from dray.report.data import (
     Moments,
     OutputFile,
     Phase,
-    Replica,
+    ReplicaLine,
     ReportData,
     Tokens,
 )
@@ -33,7 +33,7 @@ __all__ = [
     "OutputFile",
     "Phase",
     "Pulse",
-    "Replica",
+    "ReplicaLine",
     "ReportData",
     "Tally",
     "Tokens",

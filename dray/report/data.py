@@ -191,7 +191,7 @@ class Moments:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replica:
+class ReplicaLine:
     """One engine: where it ran, what its start took (step to seconds), when that was, and what it did.
 
     ``rows`` are those that were committed. ``busy_seconds`` and ``tokens_per_second`` are as of the driver's
@@ -256,7 +256,7 @@ class ReportData:
     measures: Measures = field(default_factory=Measures)
     phases: tuple[Phase, ...] = ()
     attempts: tuple[Attempt, ...] = ()
-    replicas: tuple[Replica, ...] = ()
+    replicas: tuple[ReplicaLine, ...] = ()
     interruptions: int = 0
     retries: Mapping[str, int] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from dray import wording
 from dray.report import svg
 from dray.report.charts import time_labels
-from dray.report.data import JOB_LANE, Moments, Phase, Replica, ReportData
+from dray.report.data import JOB_LANE, Moments, Phase, ReplicaLine, ReportData
 from dray.report.scale import TimeAxis
 
 MOST_SHOWN = 24
@@ -96,14 +96,14 @@ def _beginning(data: ReportData) -> float:
     return min((*(phase.start for phase in data.phases if phase.lane == JOB_LANE), *asked), default=0.0)
 
 
-def _slowest(replicas: Sequence[Replica]) -> list[Replica]:
+def _slowest(replicas: Sequence[ReplicaLine]) -> list[ReplicaLine]:
     """Those that are worth a row: the last to be ready, in their order."""
     by_ready = sorted(replicas, key=lambda replica: replica.moments.ready if replica.moments else 0.0)
     last = {replica.name for replica in by_ready[-MOST_SHOWN:]}
     return [replica for replica in replicas if replica.name in last]
 
 
-def _start(replica: Replica, phases: Sequence[Phase], zero: float) -> _Start:
+def _start(replica: ReplicaLine, phases: Sequence[Phase], zero: float) -> _Start:
     moments = replica.moments
     if moments is None:
         return _Start(name=replica.name, parts=tuple(_own(replica.startup, 0.0)))

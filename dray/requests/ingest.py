@@ -16,7 +16,7 @@ from dray.requests.outputs.kept import KEPT, Kept, KeptLog
 from dray.requests.pulse import Pulse
 from dray.requests.reading.dataset_hints import told_of_commits
 from dray.requests.reading.inputs import FileRef
-from dray.requests.reading.readers import Limits, RawRow, files_of, read_rows
+from dray.requests.reading.readers import RawRow, ReadLimits, files_of, read_rows
 from dray.requests.reading.reordering import reordered
 from dray.requests.reading.settling import settled
 from dray.requests.rejects import SKIP_ADVICE, Reject, RejectLog, empty_input, read_rejects
@@ -89,7 +89,7 @@ def ingest(
     spool_uri: str,
     defaults: RowDefaults | None = None,
     skip_invalid: bool = False,
-    limits: Limits | None = None,
+    limits: ReadLimits | None = None,
     progress: Callable[[int], None] | None = None,
     say: Callable[[str], None] | None = None,
     options: ObjectStoreOptions | None = None,
@@ -108,7 +108,7 @@ def ingest(
     makes error rows (``rejects``) of rows that cannot be requests. A job-wide contradiction (two models,
     embeddings among generation), or an input without a valid row, is refused all the same.
     """
-    limits, defaults, pulse = limits or Limits(), defaults or RowDefaults(), pulse or Pulse()
+    limits, defaults, pulse = limits or ReadLimits(), defaults or RowDefaults(), pulse or Pulse()
     source, files = _found_out(source, limits, options, pulse, say)
     names = tuple(ref.uri for ref in files) or (QUERY_NAME,)
     with ExitStack() as stack:
@@ -146,7 +146,12 @@ def ingest(
 
 
 def asked_by(
-    source: Source, *, defaults: RowDefaults, limits: Limits, options: ObjectStoreOptions | None, pulse: Pulse
+    source: Source,
+    *,
+    defaults: RowDefaults,
+    limits: ReadLimits,
+    options: ObjectStoreOptions | None,
+    pulse: Pulse,
 ) -> str | None:
     """The digest that :func:`ingest` would note of what the rows ask by now. Nothing is written."""
     source, files = _found_out(source, limits, options, pulse, None)
@@ -159,7 +164,7 @@ def asked_by(
 
 def _found_out(
     source: Source,
-    limits: Limits,
+    limits: ReadLimits,
     options: ObjectStoreOptions | None,
     pulse: Pulse,
     say: Callable[[str], None] | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dray.shard.ending import Ending
-from dray.shard.placing import Place, placed
+from dray.shard.placing import Place, wait_for_place
 from dray.shard.pump import Fed, run_shard
 from dray.shard.untaken import Untaken
 from dray.shard.work import AttemptEnd, AttemptResult, OpenWork
@@ -21,7 +21,7 @@ def attempt(
     on_answer: Callable[[], None] = lambda: None,
     on_start: Callable[[str], None] = lambda replica: None,
 ) -> AttemptResult:
-    """Wait for a place on a replica, and run the shard there. ``tries`` failed of one cause before this.
+    """Wait for a place on a replica, and run the shard there. ``tries``: attempts of one cause before this.
 
     ``unread_seconds``: for so long, attempts at this shard could not read its requests. ``untaken``: the same
     of rows that could not be committed. ``on_answer``: the store has taken a write.
@@ -32,7 +32,7 @@ def attempt(
     """
     untaken = untaken or Untaken()
     while True:
-        lease = placed(work, on_answer)
+        lease = wait_for_place(work, on_answer)
         if not isinstance(lease, ShardLease):
             return AttemptResult(how=lease)
         place = Place.of(work, lease)

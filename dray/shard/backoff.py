@@ -33,7 +33,7 @@ class Backoff:
     def note(self, decision: Decision, *, unread: bool = False, moved: bool = False) -> None:
         """An attempt ended so; ``unread`` where requests could not be read, ``moved`` where some had been.
 
-        That has a clock of its own: the database answers meanwhile.
+        Their time counts apart from the database's, which may be fine.
         """
         if not unread or moved:
             self.unread_since = None

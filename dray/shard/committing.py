@@ -42,7 +42,7 @@ class Commits:
             return
         self._untaken.taken()
         self._holder.renewed()
-        self._holder.obey(receipt.orders)
+        self._holder.obey(receipt.signals)
         self.rows += receipt.inserted
 
     def finished(self) -> Finished:

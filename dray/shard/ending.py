@@ -69,15 +69,15 @@ class Ending:
         untaken_seconds = 0.0 if unread else self.untaken.seconds
         try:
             verdict = self._verdict(told) if told.sign in _DEATHS else None
-            standing = self.work.store.standing(self.lease)
+            snapshot = self.work.store.snapshot(self.lease)
         except StoreError:
             facts = Facts(untaken_seconds=untaken_seconds, tries=self.tries)
             return AttemptResult(
                 how=AttemptEnd.INTERRUPTED, decision=advised(decide(told, facts)), note="the store is away"
             )
         facts = replace(
-            self._facts(standing, verdict),
-            expired=isinstance(error, ExpiredError) or standing.orders.expired,
+            self._facts(snapshot, verdict),
+            expired=isinstance(error, ExpiredError) or snapshot.signals.expired,
             store_seconds=self.unread_seconds if unread else 0.0,
             untaken_seconds=untaken_seconds,
         )
@@ -90,10 +90,10 @@ class Ending:
         charged = self._charges(decision, verdict)
         try:
             cause = AttemptCause.SPOOL_AWAY if unread else decision.cause
-            receipt = self._carry_out(decision, standing, charged, cause)
+            receipt = self._carry_out(decision, snapshot, charged, cause)
         except OSError as cannot:
             decision, receipt, unread = self._put_off(decision, cannot, charged), None, True
-        shard = standing.shard
+        shard = snapshot.shard
         kept = (
             f"it ran on node {self.place.host}; {shard.rows - shard.remaining} of {shard.rows} rows are kept"
         )
@@ -117,27 +117,27 @@ class Ending:
         """
         store = self.work.store
         store.testify(self.lease, evidence(told, self.lease, proven=self.fed.proven))
-        standing = store.standing(self.lease)
-        if is_spot(told, Facts(now=standing.now, notices=standing.notices)):
+        snapshot = store.snapshot(self.lease)
+        if is_spot(told, Facts(now=snapshot.now, notices=snapshot.notices)):
             return None
         return verdict_on(store, self.lease, self.work.verdict_seconds)
 
-    def _facts(self, standing: ShardSnapshot, verdict: Verdict | None) -> Facts:
+    def _facts(self, snapshot: ShardSnapshot, verdict: Verdict | None) -> Facts:
         """What the store knows about the shard, and the driver about its replica."""
-        store, job_id, shard = self.work.store, self.lease.job_id, standing.shard
+        store, job_id, shard = self.work.store, self.lease.job_id, snapshot.shard
         event = verdict.event if verdict else self._event  # this loss is not among those before it
         return Facts(
-            now=standing.now,
-            notices=standing.notices,
+            now=snapshot.now,
+            notices=snapshot.notices,
             preempted=verdict is not None and verdict.cause == Cause.SPOT,
             node_alive=node_alive(verdict),
             oom=verdict is not None and verdict.cause == Cause.OOM,
-            cancelled=standing.orders.cancelled,
+            cancelled=snapshot.signals.cancelled,
             rows=shard.remaining,
             alone=self.lease.suspect,  # the store has placed it so
             proven=self.fed.proven,
-            elsewhere=standing.elsewhere,
-            new_rows=standing.new_rows,
+            elsewhere=snapshot.elsewhere,
+            new_rows=snapshot.new_rows,
             interruptions=shard.interruptions,
             crashes=shard.crashes,
             tries=self.tries,
@@ -168,7 +168,7 @@ class Ending:
         return f"{decision.cause}: {what} cannot be read{since} ({why}){advice}"
 
     def _carry_out(
-        self, decision: Decision, standing: ShardSnapshot, charged: Sequence[Charge], cause: str
+        self, decision: Decision, snapshot: ShardSnapshot, charged: Sequence[Charge], cause: str
     ) -> ShardReceipt | None:
         store, lease = self.work.store, self.lease
         on_shard = decision.effect.shard
@@ -178,7 +178,7 @@ class Ending:
             if on_shard in (OnShard.SPLIT, OnShard.HALVE):
                 reach(Point.SPLIT_BEFORE)
                 parts = parts_of(
-                    standing.shard, self._finished(standing), self.fed.position, self.work.objects
+                    snapshot.shard, self._finished(snapshot), self.fed.position, self.work.objects
                 )
                 store.split_shard(
                     lease,
@@ -191,7 +191,7 @@ class Ending:
                 reach(Point.SPLIT_AFTER)
             elif on_shard is OnShard.REFUSE:
                 store.charge(lease, charged)
-                return self._refuse_rows(decision, standing)
+                return self._refuse_rows(decision, snapshot)
             else:
                 self._release(decision, charged, cause)
         return None
@@ -224,16 +224,16 @@ class Ending:
         )
         reach(Point.RELEASE_AFTER)
 
-    def _finished(self, standing: ShardSnapshot) -> Finished:
-        return Finished.of(self.work.store, self.lease.job_id, standing.shard.terminal)
+    def _finished(self, snapshot: ShardSnapshot) -> Finished:
+        return Finished.of(self.work.store, self.lease.job_id, snapshot.shard.terminal)
 
-    def _refuse_rows(self, decision: Decision, standing: ShardSnapshot) -> ShardReceipt:
+    def _refuse_rows(self, decision: Decision, snapshot: ShardSnapshot) -> ShardReceipt:
         """Error rows for what is left of the shard: the one request that engines die under."""
-        shard, began = standing.shard, time.monotonic()
+        shard, began = snapshot.shard, time.monotonic()
         code = decision.effect.code or "poison"
         rows = [
             refused(line, code, VERDICTS[code])
-            for chunk in open_lines(shard, self._finished(standing), self.work.objects)
+            for chunk in open_lines(shard, self._finished(snapshot), self.work.objects)
             for line in chunk.lines
         ]
         publish(self.work.store, self.lease, rows)

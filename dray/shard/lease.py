@@ -61,14 +61,14 @@ class ShardLeaseKeeper:
         """A commit extended the lease."""
         self._renewed_at = time.monotonic()
 
-    def obey(self, orders: StopSignals) -> None:
+    def obey(self, signals: StopSignals) -> None:
         """Stop if the job is cancelled, its time over, or it was put to rest for another reason."""
         self._told_at = time.monotonic()
-        if orders.cancelled:
+        if signals.cancelled:
             self._stop(CancelledError(f"job {self.lease.job_id} was cancelled"))
-        elif orders.expired:
+        elif signals.expired:
             self._stop(ExpiredError(f"the time of job {self.lease.job_id} is over"))
-        elif orders.at_rest:
+        elif signals.at_rest:
             self._stop(CancelledError(f"job {self.lease.job_id} has stopped"))
 
     def check(self) -> None:
@@ -105,8 +105,8 @@ class ShardLeaseKeeper:
             self._say()
 
     def _look(self) -> None:
-        if time.monotonic() - self._told_at >= LOOK_EVERY:  # a commit tells the orders, too
-            self.obey(self._store.orders(self.lease.job_id))
+        if time.monotonic() - self._told_at >= LOOK_EVERY:  # a commit tells it, too
+            self.obey(self._store.stop_signals(self.lease.job_id))
         if time.monotonic() - self._renewed_at > RENEW_EVERY:
             self._store.renew_shard(self.lease)
             self.renewed()

@@ -15,14 +15,14 @@ from dray.triggers import Point, reach
 _ASK_EVERY = 0.2  # seconds between questions for a place on a replica
 
 
-def placed(work: OpenWork, on_answer: Callable[[], None] = lambda: None) -> ShardLease | AttemptEnd:
-    """Wait for a place; how the attempt ends where the shard is to have none.
+def wait_for_place(work: OpenWork, on_answer: Callable[[], None] = lambda: None) -> ShardLease | AttemptEnd:
+    """Wait for a place; returns how the attempt ends where it gets none.
 
     ``on_answer``: the store took a write. The driver ends a job for which no replica is ready for long.
     """
     again = False
     while True:
-        if work.store.orders(work.job.job_id).stop:
+        if work.store.stop_signals(work.job.job_id).stop:
             return AttemptEnd.STOPPED
         reach(Point.CLAIM_BEFORE)
         claim = work.store.place_shard(

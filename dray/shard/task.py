@@ -85,7 +85,7 @@ def try_once(work: ShardWork, replicas: Replicas, backoff: Backoff, say: Callabl
     try:
         # One connection: the lease's thread takes a second one for the moment in which a commit is under way.
         with open_store(work.store_url, create=False, connections=1) as store:
-            backoff.wait(lambda: store.orders(work.job.job_id).stop)
+            backoff.wait(lambda: store.stop_signals(work.job.job_id).stop)
             ended = _attempt(store, work, replicas, backoff, say)
     except FencedError:
         return TaskResult(how=Ended.SUPERSEDED, message=f"shard {number} belongs to another attempt now")

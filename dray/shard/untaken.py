@@ -1,4 +1,4 @@
-"""A store that answers, and takes no row of a shard: for how long, and what to look for."""
+"""A store that answers, but refuses a shard's commits: for how long, and what to look for."""
 
 from __future__ import annotations
 

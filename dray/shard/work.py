@@ -26,7 +26,7 @@ class Replicas(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Terms:
-    """What a shard's task is told, and each of its attempts goes by.
+    """Settings that a shard task and all its attempts share.
 
     ``ttl`` is how long its lease lasts without a renewal, and ``commit_seconds`` how long a finished row
     waits at most for its commit, in seconds. ``roots``: below these lie files that rows name.

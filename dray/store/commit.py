@@ -18,7 +18,7 @@ from dray.requests.model import REUSED, Outcome
 from dray.store.attempts import change_attempt
 from dray.store.database.connection import Tx
 from dray.store.database.schema import FIELD_OF, attempts, jobs, results, shards
-from dray.store.jobs import check_driver, orders
+from dray.store.jobs import check_driver, stop_signals
 from dray.store.presence import present
 from dray.store.records import REJECTED, CommitReceipt, JobLease, ShardLease
 from dray.store.shards import renew
@@ -60,7 +60,7 @@ def commit(tx: Tx, lease: ShardLease, outcomes: Iterable[Outcome]) -> CommitRece
     fresh = insert_new(tx, lease.key, lease.number, lease.epoch, outcomes)
     if fresh:
         _count(tx, lease, _Gain.of(fresh))
-    return CommitReceipt(inserted=len(fresh), orders=orders(tx, lease.key))
+    return CommitReceipt(inserted=len(fresh), signals=stop_signals(tx, lease.key))
 
 
 def reject(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> int:

@@ -301,7 +301,7 @@ def cancel_undriven(tx: Tx, seen: Job, *, seize: bool) -> bool:
     return bool(hit == 1)
 
 
-def orders(tx: Tx, job_key: int) -> StopSignals:
+def stop_signals(tx: Tx, job_key: int) -> StopSignals:
     """What is to become of the job, by the database's clock. FencedError for one that was deleted."""
     over = func.coalesce(jobs.c.expires_at <= tx.now, false())
     wanted = select(jobs.c.cancel_requested, over, jobs.c.state).where(jobs.c.job_key == job_key)

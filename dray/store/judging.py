@@ -91,4 +91,4 @@ def verdict_status(tx: Tx, lease: ShardLease) -> VerdictStatus:
         return VerdictStatus(verdict=Verdict(cause=row.verdict, event=row.event), open=False)
     holder = tx.execute(select(shards.c.number).where(held(lease))).first()
     going = row is not None and holder is not None and jobs.has_driver(tx, lease.key)
-    return VerdictStatus(verdict=None, open=going and not jobs.orders(tx, lease.key).stop)
+    return VerdictStatus(verdict=None, open=going and not jobs.stop_signals(tx, lease.key).stop)

@@ -152,7 +152,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopSignals:
-    """Whether a job is to stop: a user or its driver said so, its time is over, or its driver gave it up."""
+    """Whether a job is to stop: a user or its driver said so, its time is over, or its driver paused it."""
 
     cancelled: bool
     expired: bool
@@ -271,7 +271,7 @@ class ShardSnapshot:
     new_rows: int
     elsewhere: bool
     notices: tuple[Notice, ...]
-    orders: StopSignals
+    signals: StopSignals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +279,7 @@ class CommitReceipt:
     """What a commit did: rows that were new, and what is to become of the job."""
 
     inserted: int
-    orders: StopSignals
+    signals: StopSignals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

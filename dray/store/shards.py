@@ -20,7 +20,7 @@ from dray.store.attempts import (
 )
 from dray.store.database.connection import Tx
 from dray.store.database.schema import jobs, shards
-from dray.store.jobs import alone, change, check_driver, orders
+from dray.store.jobs import alone, change, check_driver, stop_signals
 from dray.store.records import Charge, JobLease, Shard, ShardLease, ShardSnapshot, ShardSpec
 from dray.store.states import OPEN_STATES, JobState, ShardState
 
@@ -231,7 +231,7 @@ def split(
     return [_shard(row) for row in tx.execute(children.order_by(shards.c.number))]
 
 
-def standing(tx: Tx, lease: ShardLease) -> ShardSnapshot:
+def snapshot(tx: Tx, lease: ShardLease) -> ShardSnapshot:
     """What is known of a shard whose attempt ends."""
     shard, place = _get(tx, lease), _place(tx, lease)
     nodes = apart(split_place(place)[0]) if place is not None else ()
@@ -242,7 +242,7 @@ def standing(tx: Tx, lease: ShardLease) -> ShardSnapshot:
         new_rows=rows_of_attempt(tx, lease.key, lease.number, lease.epoch),
         elsewhere=routing.elsewhere(tx, lease.key, shard.crashed_at, place),
         notices=tuple(notice for notice in known if notice.node in nodes),
-        orders=orders(tx, lease.key),
+        signals=stop_signals(tx, lease.key),
     )
 
 

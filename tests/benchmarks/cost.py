@@ -26,7 +26,7 @@ from typing import Any
 
 from dray.planner import catalogue
 from dray.planner.catalogue import HostedPrice, hosted_prices, load_catalogue
-from dray.planner.cost import Demand, Limits, Plan, plans
+from dray.planner.cost import Demand, Plan, PlanLimits, plans
 from dray.planner.models import model_facts
 from tests.benchmarks import results
 from tests.benchmarks.results import Report, Table, Target, number
@@ -150,7 +150,7 @@ def cases(chosen: Sequence[Setting], rows: int) -> list[Case]:
     """The cheapest plan of each setting, model and shared prefix."""
     found = []
     for setting in chosen:
-        limits = Limits(hardware=setting.hardware, spot=setting.spot, weights=("fp8",))
+        limits = PlanLimits(hardware=setting.hardware, spot=setting.spot, weights=("fp8",))
         for name, (config, _) in MODELS.items():
             for shared in SHARED:
                 demand = Demand(rows=rows, input_tokens=INPUT, output_tokens=OUTPUT, hit_share=shared)

@@ -308,7 +308,7 @@ class _Thread(threading.Thread):
 
 
 def _count(store: Store, lease: ShardLease, rows: int) -> None:
-    """What a commit does but for its rows: the fence, the counters of shard and attempt, the orders."""
+    """What a commit does but for its rows: the fence, the counters, the signals to stop."""
     gain = commit._Gain(
         done=rows, failed=0, prompt_tokens=100 * rows, cached_tokens=0, completion_tokens=64 * rows
     )
@@ -316,7 +316,7 @@ def _count(store: Store, lease: ShardLease, rows: int) -> None:
     def work(tx: Any) -> None:
         shards.renew(tx, lease)
         commit._count(tx, lease, gain)
-        jobs.orders(tx, lease.key)
+        jobs.stop_signals(tx, lease.key)
 
     store._write(work)
 

@@ -32,7 +32,7 @@ from typing import Any
 import orjson
 
 from dray.report import ReportData
-from dray.report.data import Replica
+from dray.report.data import ReplicaLine
 from dray.store import open_store
 from dray.weights.node.places import CACHE_VARIABLE
 from tests.benchmarks import processes, results, workload
@@ -236,7 +236,7 @@ def _measure(name: str, replicas: int, report: ReportData, sent: float) -> Measu
     )
 
 
-def _after_another(replica: Replica) -> dict[str, float]:
+def _after_another(replica: ReplicaLine) -> dict[str, float]:
     """The parts of a start without what runs beside them."""
     beside = ("fetch", "cluster", "process")
     return {name: seconds for name, seconds in replica.startup.items() if name not in beside}

@@ -44,8 +44,8 @@ from dataclasses import replace
 from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, read_manifest
 from dray.weights.fetch import transfer
-from dray.weights.fetch.limits import Limits
-transfer.Limits = lambda: Limits(largest_window={WINDOW})
+from dray.weights.fetch.limits import FetchLimits
+transfer.Limits = lambda: FetchLimits(largest_window={WINDOW})
 keys = dict(access_key_id="k", secret_access_key="s")
 options = ObjectStoreOptions(endpoint=sys.argv[1], region="r", allow_http=True, **keys)
 with LocalModel(replace(read_manifest("{URI}", options), chunk_bytes={CHUNK}), options) as model:
@@ -124,7 +124,7 @@ def manifest(server: EmulatorProcess) -> Manifest:
 
 
 @pytest.fixture
-def shelf(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelPaths:
+def paths(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelPaths:
     """Where the model is kept; nothing is there yet."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     return ModelPaths(place=CacheRoot(root=tmp_path / "cache", memory=False), key=manifest.key)
@@ -136,7 +136,7 @@ def test_a_fetch_that_is_killed_again_and_again_loses_what_was_in_flight_and_no_
     standby: bool,
     server: EmulatorProcess,
     manifest: Manifest,
-    shelf: ModelPaths,
+    paths: ModelPaths,
     rng: random.Random,
     chaos_rounds: int,
 ) -> None:
@@ -148,13 +148,13 @@ def test_a_fetch_that_is_killed_again_and_again_loses_what_was_in_flight_and_no_
             if standby:  # the next one has it open already
                 processes.append(Process(server))
                 processes[1].opened()
-            moment, described = _moment(shelf, rng, chaos_rounds - number, early=not (standby or number))
+            moment, described = _moment(paths, rng, chaos_rounds - number, early=not (standby or number))
             _until(lambda: not processes[0].runs() or moment(), 60)  # noqa: B023  it is called here
             group = rng.random() < 0.5
             assert processes[0].runs(), f"it was done after {number} of {chaos_rounds} kills"
-            before = _marked(shelf)
+            before = _marked(paths)
             processes.pop(0).kill(group=group)
-            after = _marked(shelf)
+            after = _marked(paths)
             assert all(now >= then for then, now in zip(before, after, strict=False)), "a mark vanished"
             print(f"kill {number} ({'group' if group else 'alone'}) {described}: {after.count(1)} chunks")
             if not processes:
@@ -163,7 +163,7 @@ def test_a_fetch_that_is_killed_again_and_again_loses_what_was_in_flight_and_no_
     finally:
         for process in processes:
             process.kill(group=True)
-    _is_there_once(server, manifest, shelf)
+    _is_there_once(server, manifest, paths)
     again = sum(server.served().values()) - manifest.size
     print(
         f"{chaos_rounds} kills: {again / 1e6:.1f} MB fetched again, {again / chaos_rounds / 1e6:.1f} a kill"
@@ -172,48 +172,48 @@ def test_a_fetch_that_is_killed_again_and_again_loses_what_was_in_flight_and_no_
 
 
 def test_a_kill_while_it_is_published_leaves_a_whole_model_or_none(
-    server: EmulatorProcess, manifest: Manifest, shelf: ModelPaths, rng: random.Random, chaos_rounds: int
+    server: EmulatorProcess, manifest: Manifest, paths: ModelPaths, rng: random.Random, chaos_rounds: int
 ) -> None:
     server.behave()
     states, chunks = [], len(ChunkPlan(manifest).chunks)
     for number in range(chaos_rounds):
         process = Process(server)
-        _until(lambda: _marked(shelf).count(1) == chunks or shelf.whole.is_dir())
+        _until(lambda: _marked(paths).count(1) == chunks or paths.whole.is_dir())
         time.sleep(rng.uniform(0, rng.choice([0.03, 0.6])))
         process.kill(group=bool(number % 2))
-        states.append(shelf.whole.is_dir())
-        assert _marked(shelf).count(1) == chunks
-        if shelf.whole.is_dir():
-            _is_there_once(server, manifest, shelf)
-            for folder in (shelf.whole, shelf.engine):  # once more from the beginning
+        states.append(paths.whole.is_dir())
+        assert _marked(paths).count(1) == chunks
+        if paths.whole.is_dir():
+            _is_there_once(server, manifest, paths)
+            for folder in (paths.whole, paths.engine):  # once more from the beginning
                 for file in folder.iterdir():
                     file.unlink()
                 folder.rmdir()
     print(f"published at {sum(states)} of {chaos_rounds} kills")
     assert Process(server).ended() == 0
-    _is_there_once(server, manifest, shelf)
+    _is_there_once(server, manifest, paths)
 
 
 def _moment(
-    shelf: ModelPaths, rng: random.Random, rounds_left: int, *, early: bool
+    paths: ModelPaths, rng: random.Random, rounds_left: int, *, early: bool
 ) -> tuple[Callable[[], bool], str]:
     """When to kill: after some more chunks, or (sometimes) soon after the start."""
     if early or rng.random() < 0.15:
         after = time.monotonic() + rng.uniform(0, 0.7)
-        most = _marked(shelf).count(1) + CHUNKS // (rounds_left + 2)
+        most = _marked(paths).count(1) + CHUNKS // (rounds_left + 2)
         return (
-            lambda: time.monotonic() > after or _marked(shelf).count(1) >= most,
+            lambda: time.monotonic() > after or _marked(paths).count(1) >= most,
             "soon after the start",
         )
-    known = _marked(shelf).count(1)
+    known = _marked(paths).count(1)
     more = rng.randrange(1, max(2, (CHUNKS - known) // (rounds_left + 1)))
-    return lambda: _marked(shelf).count(1) >= known + more, f"{more} chunks on"
+    return lambda: _marked(paths).count(1) >= known + more, f"{more} chunks on"
 
 
-def _marked(shelf: ModelPaths) -> bytes:
+def _marked(paths: ModelPaths) -> bytes:
     """What the map says; nothing where there is none yet."""
     with suppress(FileNotFoundError):
-        found = ChunkMap(shelf.file(READY), writable=False)
+        found = ChunkMap(paths.file(READY), writable=False)
         try:
             return found.marks
         finally:
@@ -228,19 +228,19 @@ def _until(condition: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.001)
 
 
-def _is_there_once(server: EmulatorProcess, manifest: Manifest, shelf: ModelPaths) -> None:
+def _is_there_once(server: EmulatorProcess, manifest: Manifest, paths: ModelPaths) -> None:
     """Whole, with the right bytes, under its name alone; and who comes now reads nothing."""
-    folders = {path.name for path in shelf.place.root.iterdir() if path.is_dir()}
+    folders = {path.name for path in paths.place.root.iterdir() if path.is_dir()}
     assert folders == {manifest.key, f"{manifest.key}.engine"}
     plan = ChunkPlan(manifest)
-    ready = ChunkMap(shelf.whole / READY, writable=False)
+    ready = ChunkMap(paths.whole / READY, writable=False)
     assert ready.marks == b"\1" * len(plan.chunks)
     for file in manifest.files:
         served = server.root / "bucket/m" / file.name
-        assert _sha256(shelf.whole / file.name) == _sha256(served), file.name
+        assert _sha256(paths.whole / file.name) == _sha256(served), file.name
     before = sum(server.served().values())
     with LocalModel(manifest, server.options) as model:
-        assert model.wait_whole() == shelf.whole
+        assert model.wait_whole() == paths.whole
     assert sum(server.served().values()) == before
 
 

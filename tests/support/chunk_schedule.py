@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.limits import FetchLimits
 from dray.weights.fetch.schedule import Failure, FetchRequest, Schedule, Turn
 
 SIZE = 1_000_000  # bytes of a chunk
@@ -37,7 +37,7 @@ def planned(
         range(chunks),
         now=NOW,
         turn=turns(home),
-        limits=Limits(**limits),
+        limits=FetchLimits(**limits),
         rng=Longest(),
     )
 

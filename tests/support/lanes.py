@@ -28,7 +28,7 @@ from dray.store import Counts, JobState, Shard, StoredOutcome, open_store
 from tests.support.thread_executor import ThreadExecutor
 from tests.support.thread_fleet import Death, Script, ThreadCluster, ThreadFleet
 
-QUICK = Intervals(step=0.02, status=0.02, orders=0.1, shards=0.05, relaunch=0.01)
+QUICK = Intervals(step=0.02, status=0.02, stop_signals=0.1, shards=0.05, relaunch=0.01)
 """For replicas in threads, which take milliseconds to start."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from dray.planner.catalogue import Device, Link, load_catalogue
-from dray.planner.cost import VLLM, Demand, EnginePolicy, Replica, Setting
+from dray.planner.cost import VLLM, Demand, EnginePolicy, ModelledReplica, Setting
 from dray.planner.models import ModelFacts, model_facts
 from tests.support.model_configs import CONFIGS
 
@@ -42,7 +42,7 @@ def devices() -> st.SearchStrategy[Device]:
     return st.sampled_from(list(load_catalogue().devices().values()))
 
 
-def replicas() -> st.SearchStrategy[Replica]:
+def replicas() -> st.SearchStrategy[ModelledReplica]:
     """A model on up to 64 devices, whether it fits or not."""
     sizes = st.sampled_from([1, 2, 4, 8])
     setting = st.builds(
@@ -54,4 +54,4 @@ def replicas() -> st.SearchStrategy[Replica]:
         max_num_batched_tokens=st.integers(64, 65536),
         engine=st.sampled_from([VLLM, TENSORRT_LLM]),
     )
-    return st.builds(Replica, model=models(), device=devices(), link=st.just(LINK), setting=setting)
+    return st.builds(ModelledReplica, model=models(), device=devices(), link=st.just(LINK), setting=setting)

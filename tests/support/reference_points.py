@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any
 
 from dray.planner.catalogue import load_catalogue
-from dray.planner.cost import Demand, Replica, Setting, replica_rate
+from dray.planner.cost import Demand, ModelledReplica, Setting, replica_rate
 from dray.planner.models import model_facts
 from tests.support.model_configs import LLAMA_8B, LLAMA_70B
 from tests.support.planning import TENSORRT_LLM
@@ -54,7 +54,7 @@ def predicted(point: Point) -> float:
     """Requests per second of a replica by the model, with phi of 1."""
     catalogue = load_catalogue()
     links = {one.link.name: one.link for one in catalogue.instances.values() if one.link is not None}
-    replica = Replica(
+    replica = ModelledReplica(
         model=model_facts(point.model).in_format(point.setting.weights),
         device=catalogue.devices()[point.device],
         link=links[point.link] if point.link is not None else None,

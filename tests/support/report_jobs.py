@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dray.report import Attempt, Counts, Moments, OutputFile, Phase, Replica, ReportData, Tally, Tokens
+from dray.report import Attempt, Counts, Moments, OutputFile, Phase, ReplicaLine, ReportData, Tally, Tokens
 from tests.support.report_rows import START, pages
 
 
@@ -58,7 +58,7 @@ def big(rows: int = 200_000, shards: int = 512, replicas: int = 8, scale: int = 
         ),
         attempts=_attempts(shards, names, rows * scale, inference, START + 150),
         replicas=tuple(
-            Replica(
+            ReplicaLine(
                 name=name,
                 node=f"ip-10-0-{n // 4}-{n * 17 % 250}",
                 startup={"import": 14.1, "wait": 9.0 + n / 2, "engine": 21.0, "load": 2.5, "warm up": 1.2},
@@ -128,7 +128,7 @@ def small(rows: int = 2000, errors: dict[str, float] | None = None) -> ReportDat
         ),
         attempts=_attempts(8, ["replica-0"], rows, 6.5, START + 9.0, lost=0),
         replicas=(
-            Replica(
+            ReplicaLine(
                 name="replica-0",
                 node="this machine",
                 startup={"import": 3.1, "engine": 0.9},
@@ -270,8 +270,12 @@ def resumed() -> ReportData:
             ),
         ),
         replicas=(
-            Replica(name="replica-0", node="gpu-1", busy_seconds=300, rows=12_000, tokens_per_second=8_312.0),
-            Replica(name="replica-1", node="gpu-1", busy_seconds=259, rows=9_000, tokens_per_second=7_990.5),
+            ReplicaLine(
+                name="replica-0", node="gpu-1", busy_seconds=300, rows=12_000, tokens_per_second=8_312.0
+            ),
+            ReplicaLine(
+                name="replica-1", node="gpu-1", busy_seconds=259, rows=9_000, tokens_per_second=7_990.5
+            ),
         ),
         files=_files(21_000),
         settings={"max_tokens": 256},

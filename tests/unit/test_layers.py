@@ -110,7 +110,7 @@ def test_the_parts_of_dray_import_downwards() -> None:
 
 
 def test_no_module_is_imported_by_what_it_imports() -> None:
-    """Also through others, and inside functions: a cycle says that two modules are one idea."""
+    """Also through others, and inside functions: two modules that import each other belong together."""
     try:
         TopologicalSorter({name: imports(name) for name in MODULES}).prepare()
     except CycleError as error:

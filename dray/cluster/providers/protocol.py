@@ -63,7 +63,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What came of a wish for so many workers. ``reasons``: why there are fewer, a sentence each."""
+    """The result of asking for a number of workers. ``reasons``: why there are fewer, a sentence each."""
 
     wanted: int
     machines: tuple[Machine, ...] = ()

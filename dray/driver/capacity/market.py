@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from dray.driver.capacity.policy import Decision, Rule, Situation, SpotHistory, decide, most_useful
+from dray.driver.capacity.policy import CapacityDecision, Rule, Situation, SpotHistory, decide, most_useful
 
 SHORT_SECONDS = 180.0
 """Spot replicas that were missing for so long are not to be had: a provider was asked three times by then."""
@@ -44,7 +44,7 @@ class MarketChoice:
     _short_since: float | None = None
     _chosen: int = 0
 
-    def look(self, now: Situation | None, held: Held, at: float) -> Decision | None:
+    def look(self, now: Situation | None, held: Held, at: float) -> CapacityDecision | None:
         """What to hold from now on, where other replicas may be on demand than before; else None.
 
         ``now`` is None while nothing is known of what is left; ``at`` are seconds of a clock.
@@ -57,13 +57,13 @@ class MarketChoice:
         self._chosen = found.on_demand
         return found
 
-    def _first(self, held: Held, short: bool) -> Decision | None:
+    def _first(self, held: Held, short: bool) -> CapacityDecision | None:
         if not short or held.missing < held.wanted:
             return None
         reason = f"1 on-demand replica: {Rule.UNKNOWN} (spot was not to be had for {SHORT_SECONDS:.0f} s)"
-        return Decision(spot=0, on_demand=1, rule=Rule.UNKNOWN, reason=reason)
+        return CapacityDecision(spot=0, on_demand=1, rule=Rule.UNKNOWN, reason=reason)
 
-    def _decided(self, now: Situation, held: Held, short: bool) -> Decision:
+    def _decided(self, now: Situation, held: Held, short: bool) -> CapacityDecision:
         return decide(
             replace(
                 now,

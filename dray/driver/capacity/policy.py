@@ -95,7 +95,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class CapacityDecision:
     """Replicas to hold from now on, and why. ``reason`` is a line for people."""
 
     spot: int
@@ -109,7 +109,7 @@ class Decision:
         return self.spot + self.on_demand
 
 
-def decide(now: Situation) -> Decision:
+def decide(now: Situation) -> CapacityDecision:
     """What to hold from now on."""
     if now.left <= 0:
         return _told(now, 0, 0, Rule.DONE)
@@ -224,7 +224,7 @@ def _affordable(now: Situation) -> int:
     return now.most if seconds >= now.work else max(int(seconds // max(now.cold_start + now.step, 1.0)), 0)
 
 
-def _told(now: Situation, spot: int, on_demand: int, rule: Rule) -> Decision:
+def _told(now: Situation, spot: int, on_demand: int, rule: Rule) -> CapacityDecision:
     told = f"{spot} spot and {on_demand} on-demand replicas: {rule}"
     facts = [f"{_hours(now.work)} of one replica left"]
     if now.deadline is not None:
@@ -232,7 +232,7 @@ def _told(now: Situation, spot: int, on_demand: int, rule: Rule) -> Decision:
         facts.append(f"spot gives {now.spot_expected:.1f} replicas on the average")
     if now.budget is not None:
         facts.append(f"${now.spent:,.2f} of ${now.budget:,.2f} spent")
-    return Decision(spot=spot, on_demand=on_demand, rule=rule, reason=f"{told} ({', '.join(facts)})")
+    return CapacityDecision(spot=spot, on_demand=on_demand, rule=rule, reason=f"{told} ({', '.join(facts)})")
 
 
 def _hours(seconds: float) -> str:

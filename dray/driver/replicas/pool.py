@@ -28,7 +28,7 @@ from dray.notices.notice import SOON
 from dray.store import ReplicaState
 
 SILENT_SECONDS = 60.0
-"""A replica that says nothing for so long, while the driver looks, is ended: its node hangs, or the way."""
+"""A replica that is silent for so long, while the driver looks, is ended: its node hangs, or the network."""
 
 DRAIN_SECONDS = 10.0
 """For requests in flight to finish, once a notice came: with 5 s for the rest, a drain takes 15."""

@@ -31,7 +31,7 @@ COMMITS_PER_SECOND = 500
 """Transactions of all shard tasks together, where rows come more slowly than a full micro-batch each."""
 
 UNCLAIMED_SECONDS = 600.0
-"""The same for a task that leaves a place untaken: hundreds of processes start on one node in minutes."""
+"""The same for a task that does not claim its place: hundreds of processes start on one node in minutes."""
 
 ENDING_SECONDS = 30.0
 """A job that is to stop waits so long for tasks without a lease: a living one ends at once, or has one."""
@@ -265,7 +265,7 @@ class ShardTasks:
         self._emit(Warned(line=f"{told}; running it again"))
 
     def _forget(self, number: int | None = None) -> None:
-        """What is known of this shard's standing still, or of any shard's, is over."""
+        """Reset how long this shard has stood still, or all of them."""
         self._lapsed.forget(number)
         self._unclaimed.forget(number)
 

@@ -15,7 +15,7 @@ from dray.wording import plural
 
 
 def plan_line(pool: ReplicaPool, wanted: int | None, later: str | None = None) -> str:
-    """How many replicas start, with what, and by whose word: ``wanted`` is the user's, None for none.
+    """How many replicas start, with what, and who chose it: ``wanted`` is what the user asked for, or None.
 
     ``later`` says how many there may be in the end.
     """
@@ -30,9 +30,9 @@ def plan_line(pool: ReplicaPool, wanted: int | None, later: str | None = None) -
     return f"{told}{for_gpus}; --replicas asks for more"
 
 
-def stop_line(orders: StopSignals) -> str:
+def stop_line(signals: StopSignals) -> str:
     """Why a job is to stop."""
-    return "cancel requested" if orders.cancelled else "expired" if orders.expired else "put to rest"
+    return "cancel requested" if signals.cancelled else "expired" if signals.expired else "put to rest"
 
 
 def opened_line(job: OpenJob) -> str:

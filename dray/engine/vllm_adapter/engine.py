@@ -188,7 +188,7 @@ class VllmEngine:
         return EngineDeadError(f"{type(error).__name__} in the engine's step")
 
     def wake(self) -> None:
-        """Have a step return that waits for the core."""
+        """Interrupt a step that waits for the core."""
         if self._line is not None:
             self._line.wake()
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dray.errors import InputError, JobChangedError
 from dray.job.beginning.identity import derived_job_id
 from dray.job.options.settings import JobSettings
-from dray.job.watched import watched
+from dray.job.watched import run_watched
 from dray.requests.ingest import asked_by
 from dray.requests.pulse import Pulse
 from dray.requests.sources import SqlQuery
@@ -102,7 +102,7 @@ def _asked_now(settings: JobSettings, job: Job) -> str | None:
         )
 
     try:
-        return watched(
+        return run_watched(
             work, stop=pulse.stop, look=pulse.refuse_silence, every=_LOOK_EVERY, patience=_STOP_SECONDS
         )
     except InputError as error:

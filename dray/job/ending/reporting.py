@@ -24,7 +24,17 @@ from dray.job.open_job import OpenJob
 from dray.job.rows.shape import job_sequences, job_shape
 from dray.machine import cores
 from dray.places import first_of, short_name
-from dray.report import Attempt, Counts, Decision, Measures, Moments, OutputFile, Replica, ReportData, Tally
+from dray.report import (
+    Attempt,
+    Counts,
+    Decision,
+    Measures,
+    Moments,
+    OutputFile,
+    ReplicaLine,
+    ReportData,
+    Tally,
+)
 from dray.requests.outputs.files import Written
 from dray.storage.files import join
 from dray.storage.layout import manifest_name
@@ -173,13 +183,15 @@ def _attempts(attempts: Sequence[StoredAttempt]) -> tuple[Attempt, ...]:
     )
 
 
-def _replicas(attempts: Sequence[StoredAttempt], accounts: Sequence[ReplicaAccount]) -> tuple[Replica, ...]:
+def _replicas(
+    attempts: Sequence[StoredAttempt], accounts: Sequence[ReplicaAccount]
+) -> tuple[ReplicaLine, ...]:
     """Rows are those that were committed: what a replica counted is lost with it."""
     rows: Counter[str | None] = Counter()
     for attempt in attempts:
         rows[attempt.replica] += attempt.done + attempt.failed
     return tuple(
-        Replica(
+        ReplicaLine(
             name=short_name(one.name),
             node=one.node,
             startup=one.startup,

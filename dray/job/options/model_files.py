@@ -92,7 +92,7 @@ def _as_named(path: Path) -> str:
 
 
 def refuse_typo(model: str) -> None:
-    """For engines that read no model: a word may stand for it, but not a path to nowhere.
+    """For engines that read no model: any name will do, but not a path that does not exist.
 
     Raises:
         ConfigError: the path of a folder that is not there, or a dataset.

@@ -118,8 +118,8 @@ def _config_of(places: Resolved) -> bytes | None:
 def _refuse_changed(request: JobRequest, places: Resolved, planned: Mapping[str, Any]) -> None:
     if supposed := planned.get(OVERRIDES):
         raise JobChangedError(
-            f"plan {request.plan}: it supposes other requests than the input has (--set {supposed}); "
-            "plan again without"
+            f"plan {request.plan}: it was made with --set {supposed}, which `dray run` does not apply; "
+            "plan again without it"
         )
     defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())
     known = _config_of(places)

@@ -42,7 +42,7 @@ def read_range(given: int | str | None) -> ReplicaRange | None:
     if least < 1:
         raise _refused(f"Input should be greater than or equal to 1: {_ADVICE}")
     if most < least:
-        raise _refused(f"the fewest ({least}) are more than the most ({most}): {_ADVICE}")
+        raise _refused(f"MIN ({least}) is greater than MAX ({most}): {_ADVICE}")
     return ReplicaRange(least, most)
 
 

@@ -17,7 +17,7 @@ from dray.job.options.request import JobRequest, completion_seconds
 from dray.kinds import Kind
 from dray.requests.media.medium import MEDIA, Medium, Roots, columns_of_files, roots_of
 from dray.requests.outputs.files import OutputFormat
-from dray.requests.reading.readers import Limits
+from dray.requests.reading.readers import ReadLimits
 from dray.requests.sources import RowDefaults, Source
 from dray.storage.addresses import refuse_secret
 from dray.storage.objects import ObjectStoreOptions
@@ -76,7 +76,7 @@ class JobSettings:
     job_id: str | None = None
     skip_invalid: bool = False
     format: OutputFormat = "jsonl"
-    limits: Limits = field(default_factory=Limits)
+    limits: ReadLimits = field(default_factory=ReadLimits)
     shard_rows: int | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
     model_objects: ObjectStoreOptions | None = field(default=None, repr=False)

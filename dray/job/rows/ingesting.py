@@ -10,7 +10,7 @@ from dray.cluster.placing import USUAL_SEQS
 from dray.errors import ConfigError, FencedError, InputError
 from dray.job.beginning.query_jobs import ASKED
 from dray.job.ending.timeline import Timeline
-from dray.job.heeding import heeded
+from dray.job.heeding import run_until_stopped
 from dray.job.open_job import OpenJob
 from dray.job.rows.moving import brought_along, left_behind
 from dray.job.rows.ordering import ORDER, Ordering
@@ -169,7 +169,7 @@ def _taken_in(
         )
 
     try:
-        return heeded(job, work, stop=pulse.stop, look=pulse.refuse_silence)
+        return run_until_stopped(job, work, stop=pulse.stop, look=pulse.refuse_silence)
     except BaseException:
         remove_own(job)  # parts, and the upload of one: what hangs in the thread may not come to it
         raise

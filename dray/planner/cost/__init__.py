@@ -4,11 +4,11 @@ from dray.planner.cost.choices import Refusal
 from dray.planner.cost.demand import VLLM, Demand, EnginePolicy, Setting
 from dray.planner.cost.efficiency import PRIOR, Phi, PhiFor, prior
 from dray.planner.cost.interval import Interval
-from dray.planner.cost.limits import Limits
+from dray.planner.cost.limits import PlanLimits
 from dray.planner.cost.plan import Plan
 from dray.planner.cost.plans import Plans, best_of_each, plans
 from dray.planner.cost.run_time import replica_rate
-from dray.planner.cost.step import Replica, replica_on, step_time
+from dray.planner.cost.step import ModelledReplica, replica_on, step_time
 
 __all__ = [
     "plans",
@@ -17,7 +17,7 @@ __all__ = [
     "Refusal",
     "best_of_each",
     "Demand",
-    "Limits",
+    "PlanLimits",
     "Interval",
     "Phi",
     "PhiFor",
@@ -26,7 +26,7 @@ __all__ = [
     "Setting",
     "EnginePolicy",
     "VLLM",
-    "Replica",
+    "ModelledReplica",
     "replica_on",
     "step_time",
     "replica_rate",

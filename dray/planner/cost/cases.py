@@ -8,7 +8,7 @@ from math import ceil
 from dray.planner.catalogue import Instance
 from dray.planner.cost.choices import Refusal, refusal, settings, without_split
 from dray.planner.cost.demand import Demand, Setting
-from dray.planner.cost.limits import Limits
+from dray.planner.cost.limits import PlanLimits
 from dray.planner.cost.memory import length_that_fits
 from dray.planner.models import ModelFacts
 
@@ -25,7 +25,7 @@ class Case:
     model: ModelFacts
     setting: Setting
     demand: Demand
-    limits: Limits
+    limits: PlanLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Tried:
     refusals: tuple[Refusal, ...] = ()
 
 
-def cases_of(instance: Instance, model: ModelFacts, demand: Demand, limits: Limits) -> Tried:
+def cases_of(instance: Instance, model: ModelFacts, demand: Demand, limits: PlanLimits) -> Tried:
     """The configurations on one node, or on as many as the limits name."""
     return _over(limits.nodes or 1, instance, model, demand, limits)
 
 
-def cases_over_nodes(instance: Instance, model: ModelFacts, demand: Demand, limits: Limits) -> Tried:
+def cases_over_nodes(instance: Instance, model: ModelFacts, demand: Demand, limits: PlanLimits) -> Tried:
     """The configurations over the fewest nodes that can run the model, and over twice as many at most.
 
     None where the limits name the nodes.
@@ -59,7 +59,7 @@ def cases_over_nodes(instance: Instance, model: ModelFacts, demand: Demand, limi
     return Tried(tuple(cases), tuple(refusals))
 
 
-def _over(nodes: int, instance: Instance, model: ModelFacts, demand: Demand, limits: Limits) -> Tried:
+def _over(nodes: int, instance: Instance, model: ModelFacts, demand: Demand, limits: PlanLimits) -> Tried:
     problem = _no_nodes(instance, nodes, limits)
     if problem is not None:
         return Tried(refusals=(problem,))
@@ -98,7 +98,7 @@ def _length(instance: Instance, model: ModelFacts, setting: Setting, demand: Dem
     return rounded if rounded <= fits else max(int(fits), ceil(demand.longest))
 
 
-def _no_nodes(instance: Instance, nodes: int, limits: Limits) -> Refusal | None:
+def _no_nodes(instance: Instance, nodes: int, limits: PlanLimits) -> Refusal | None:
     """Why no replica can be on so many of an instance, whatever the model is; None where one can."""
     if nodes > limits.max_machines:
         most = limits.max_machines

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dray.planner.catalogue import Instance
 from dray.planner.cost.demand import Demand, Setting
-from dray.planner.cost.limits import Limits
+from dray.planner.cost.limits import PlanLimits
 from dray.planner.cost.memory import batch_size, missing_bytes
 from dray.planner.models import ModelFacts
 
@@ -25,7 +25,7 @@ class Refusal:
     missing: float = 0.0
 
 
-def settings(instance: Instance, model: ModelFacts, limits: Limits, nodes: int = 1) -> Iterator[Setting]:
+def settings(instance: Instance, model: ModelFacts, limits: PlanLimits, nodes: int = 1) -> Iterator[Setting]:
     """Every split and format that so many nodes have devices for, with the most sequences of the limits."""
     for tensor, pipeline in _splits(instance.devices, limits, nodes):
         for weights in limits.weights or (model.format,):
@@ -42,7 +42,7 @@ def settings(instance: Instance, model: ModelFacts, limits: Limits, nodes: int =
                 )
 
 
-def _splits(devices: int, limits: Limits, nodes: int) -> Iterator[tuple[int, int]]:
+def _splits(devices: int, limits: PlanLimits, nodes: int) -> Iterator[tuple[int, int]]:
     """Tensor and pipeline parallelism over nodes with so many devices each.
 
     On several nodes a replica takes all of their devices, unless the limits name both. Each tensor-parallel
@@ -62,7 +62,7 @@ def _splits(devices: int, limits: Limits, nodes: int) -> Iterator[tuple[int, int
                 yield tensor, pipeline
 
 
-def without_split(instance: Instance, limits: Limits, nodes: int) -> Refusal:
+def without_split(instance: Instance, limits: PlanLimits, nodes: int) -> Refusal:
     """That so many of an instance have no split as the limits ask for one."""
     named = (("TP", limits.tensor_parallel), ("PP", limits.pipeline_parallel))
     asked = " ".join(f"{name} {size}" for name, size in named if size is not None)
@@ -72,7 +72,7 @@ def without_split(instance: Instance, limits: Limits, nodes: int) -> Refusal:
     return Refusal(instance=instance.name, setting=None, reason=reason)
 
 
-def tunings(setting: Setting, limits: Limits) -> Iterator[Setting]:
+def tunings(setting: Setting, limits: PlanLimits) -> Iterator[Setting]:
     """The same split and formats with each of the engine settings that may be chosen.
 
     vLLM refuses a step with more sequences than tokens.

@@ -18,7 +18,7 @@ SPOT = ":spot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PlanLimits:
     """What a plan may take.
 
     Args:
@@ -81,7 +81,7 @@ def _known(name: str, given: tuple[str, ...], known: Mapping[str, object]) -> No
             raise ConfigError(f"{name} names the format {one!r}; known are {', '.join(known)}")
 
 
-def allowed(catalogue: Catalogue, limits: Limits) -> list[Instance]:
+def allowed(catalogue: Catalogue, limits: PlanLimits) -> list[Instance]:
     """The instances that the hardware filter leaves; all where there is none.
 
     Raises:

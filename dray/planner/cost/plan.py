@@ -12,7 +12,7 @@ from dray.planner.cost.demand import Demand, Setting
 from dray.planner.cost.efficiency import Phi
 from dray.planner.cost.interval import Interval, spanning
 from dray.planner.cost.run_time import COLD_START, Conditions, Rate, RunTime, rows_of_replica, run_time
-from dray.planner.cost.step import Replica
+from dray.planner.cost.step import ModelledReplica
 
 START_ERROR = 0.2
 """By what share a start may be off that was measured on this machine: ten of one job differed by so much."""
@@ -92,7 +92,7 @@ class Terms:
     notes: tuple[str, ...] = ()
 
 
-def evaluate(replica: Replica, rate: Rate, demand: Demand, offer: Offer, terms: Terms) -> Plan:
+def evaluate(replica: ModelledReplica, rate: Rate, demand: Demand, offer: Offer, terms: Terms) -> Plan:
     """The plan of one configuration at one offer: the likely, the best and the worst case of it."""
     replicas = offer.replicas(replica.setting)
     rows = rows_of_replica(demand.rows, replicas)

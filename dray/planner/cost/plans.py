@@ -12,11 +12,11 @@ from dray.planner.cost.cases import Case, cases_of, cases_over_nodes
 from dray.planner.cost.choices import Refusal, tunings
 from dray.planner.cost.demand import Demand
 from dray.planner.cost.efficiency import DOUBT_FACTOR, NODES_FACTOR, PARALLEL_FACTOR, Phi, PhiFor, prior
-from dray.planner.cost.limits import SPOT, Limits, allowed
+from dray.planner.cost.limits import SPOT, PlanLimits, allowed
 from dray.planner.cost.memory import batch_size
 from dray.planner.cost.plan import Offer, Plan, Terms, aged, evaluate
 from dray.planner.cost.run_time import Rate, replica_rate, rows_of_replica
-from dray.planner.cost.step import Replica, replica_on
+from dray.planner.cost.step import ModelledReplica, replica_on
 from dray.planner.cost.wording import nearest_sentence, nothing_fits, why_first
 from dray.planner.models import ModelFacts
 
@@ -39,7 +39,7 @@ def plans(
     demand: Demand,
     model: ModelFacts,
     catalogue: Catalogue,
-    limits: Limits | None = None,
+    limits: PlanLimits | None = None,
     *,
     today: date,
     phi: PhiFor = prior,
@@ -56,7 +56,7 @@ def plans(
     Raises:
         ConfigError: the limits name hardware that the catalogue lacks.
     """
-    limits = limits or Limits()
+    limits = limits or PlanLimits()
     found: list[Plan] = []
     refusals: list[Refusal] = []
     rows, demand = demand, demand.by_sequence()
@@ -105,7 +105,7 @@ class _Market:
     notes: tuple[str, ...]
 
 
-def _markets(instance: Instance, limits: Limits, today: date) -> Iterator[_Market]:
+def _markets(instance: Instance, limits: PlanLimits, today: date) -> Iterator[_Market]:
     """On demand and spot, where there is a price; one of the user's stands for the catalogue's."""
     for spot, listed in ((False, instance.list_price(today)), (True, instance.spot_price(today))):
         own = limits.prices.get(f"{instance.name}{SPOT if spot else ''}")
@@ -122,7 +122,7 @@ def _aged(price: Price, instance: Instance, *, spot: bool, today: date) -> tuple
     return price, tuple(f"{note.removesuffix('.')}: {option}." for note in notes)
 
 
-def _priceless(instance: Instance, limits: Limits, today: date) -> Refusal:
+def _priceless(instance: Instance, limits: PlanLimits, today: date) -> Refusal:
     spot = limits.spot or instance.spot_price(today) is None
     reason = f"No price of {today} or before is known" if spot else "Only spot has a price, which is excluded"
     return Refusal(
@@ -159,7 +159,7 @@ def _offers(case: Case, rates: _Rates, market: _Market, terms: Terms) -> Iterato
 class _Rates:
     """Rates of a replica by the rows that it gets: a few rows leave places of the batch empty."""
 
-    def __init__(self, replica: Replica, demand: Demand) -> None:
+    def __init__(self, replica: ModelledReplica, demand: Demand) -> None:
         self.replica = replica
         self._demand = demand
         self._full = batch_size(replica.model, replica.device, replica.setting, demand)
@@ -212,7 +212,7 @@ def _notes(case: Case) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _more_machines(alone: Plan, limits: Limits) -> list[int]:
+def _more_machines(alone: Plan, limits: PlanLimits) -> list[int]:
     """Numbers of machines above one: powers of two, and the fewest that may keep the deadline."""
     if not alone.instance.boot:
         return []
@@ -226,7 +226,7 @@ def _more_machines(alone: Plan, limits: Limits) -> list[int]:
     return sorted(count for count in counts if nodes < count <= limits.max_machines)
 
 
-def _within(found: list[Plan], refusals: list[Refusal], limits: Limits) -> Plans:
+def _within(found: list[Plan], refusals: list[Refusal], limits: PlanLimits) -> Plans:
     """The plans that keep deadline and budget in the likely case, and what to say."""
     kept = [plan for plan in found if _keeps(plan, limits)]
     nearest: list[Plan] = []
@@ -241,6 +241,6 @@ def _within(found: list[Plan], refusals: list[Refusal], limits: Limits) -> Plans
     return Plans(plans=tuple(kept), refusals=tuple(refusals), nearest=tuple(nearest), why=why)
 
 
-def _keeps(plan: Plan, limits: Limits) -> bool:
+def _keeps(plan: Plan, limits: PlanLimits) -> bool:
     on_time = limits.deadline is None or plan.seconds.likely <= limits.deadline
     return on_time and (limits.budget is None or plan.dollars.likely <= limits.budget)

@@ -7,7 +7,7 @@ from math import ceil, sqrt
 
 from dray.planner.cost.demand import Demand
 from dray.planner.cost.memory import batch_size
-from dray.planner.cost.step import Replica, StepTime, step_time
+from dray.planner.cost.step import ModelledReplica, StepTime, step_time
 
 _HOUR = 3600.0
 
@@ -50,7 +50,7 @@ class Rate:
     tail: float
 
 
-def replica_rate(replica: Replica, demand: Demand, batch: float | None = None) -> Rate:
+def replica_rate(replica: ModelledReplica, demand: Demand, batch: float | None = None) -> Rate:
     """X = B / (O · T_step) with ``batch`` requests at a time, or else as many as the replica holds."""
     if batch is None:
         batch = batch_size(replica.model, replica.device, replica.setting, demand)
@@ -59,7 +59,7 @@ def replica_rate(replica: Replica, demand: Demand, batch: float | None = None) -
     return Rate(batch=batch, step=step, per_second=rate, tail=tail_seconds(replica, demand, batch, rate))
 
 
-def tail_seconds(replica: Replica, demand: Demand, batch: float, rate: float) -> float:
+def tail_seconds(replica: ModelledReplica, demand: Demand, batch: float, rate: float) -> float:
     """Seconds by which the last requests outlast the work that they still hold.
 
     When no request is left to come, the longest one may have its whole output before it, at the steps of a

@@ -41,7 +41,7 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ModelledReplica:
     """What a step runs on and with. ``network``: between nodes, where the replica is on several."""
 
     model: ModelFacts
@@ -61,9 +61,9 @@ class Replica:
         return self.model.imbalance(self.setting.pipeline_parallel)
 
 
-def replica_on(instance: Instance, model: ModelFacts, setting: Setting) -> Replica:
+def replica_on(instance: Instance, model: ModelFacts, setting: Setting) -> ModelledReplica:
     """A replica on as many of an instance as the setting says."""
-    return Replica(
+    return ModelledReplica(
         model=model, device=instance.device, link=instance.link, setting=setting, network=instance.network
     )
 
@@ -73,7 +73,9 @@ def smax(a: float, b: float) -> float:
     return max(a, b) + 0.25 * min(a, b)
 
 
-def step_time(replica: Replica, demand: Demand, batch: float, *, decode_only: bool = False) -> StepTime:
+def step_time(
+    replica: ModelledReplica, demand: Demand, batch: float, *, decode_only: bool = False
+) -> StepTime:
     """One step of ``batch`` requests; ``decode_only``: no new requests come in.
 
     With pipeline parallelism the batch is split into as many microbatches as there are stages. Each reads all
@@ -97,7 +99,7 @@ def step_time(replica: Replica, demand: Demand, batch: float, *, decode_only: bo
     return replace(on_device, host=max(host, least_seconds(replica, batch) - on_device.total))
 
 
-def gemm_seconds(replica: Replica, tokens: float, sampled: float, rounds: float) -> float:
+def gemm_seconds(replica: ModelledReplica, tokens: float, sampled: float, rounds: float) -> float:
     """T_gemm: operations at the GEMM's rate against ``rounds`` reads of the weights, both split over devices.
 
     The output layer is computed for sampled tokens alone, as vLLM does; a token uses its own experts alone.
@@ -123,13 +125,13 @@ def touched(model: ModelFacts, part: Part, tokens: float) -> float:
     return float(1.0 - (1.0 - model.routed_share) ** tokens)
 
 
-def prefill_attention_seconds(replica: Replica, demand: Demand) -> float:
+def prefill_attention_seconds(replica: ModelledReplica, demand: Demand) -> float:
     """T_attP of one request: causal attention of the tokens that the cache does not serve."""
     rate = replica.devices * replica.device.attention_rate(demand.input_tokens)
     return sum(one.prefill_flops(demand.hit, demand.input_tokens) for one in replica.model.attention) / rate
 
 
-def decode_attention_seconds(replica: Replica, demand: Demand) -> float:
+def decode_attention_seconds(replica: ModelledReplica, demand: Demand) -> float:
     """T_attD of one token: read the mean context's cache, or compute with it where that takes longer."""
     device, setting = replica.device, replica.setting
     seconds = 0.0
@@ -141,7 +143,7 @@ def decode_attention_seconds(replica: Replica, demand: Demand) -> float:
     return seconds / replica.devices
 
 
-def elementwise_seconds(replica: Replica) -> float:
+def elementwise_seconds(replica: ModelledReplica) -> float:
     """Memory traffic of norms, rotary embedding and activation for one token, at the decode kernels' rate."""
     model = replica.model
     norms = _NORM_COPIES * replica.setting.tensor_parallel
@@ -150,7 +152,7 @@ def elementwise_seconds(replica: Replica) -> float:
     return traffic / (replica.devices * replica.device.kv_rate("bf16"))
 
 
-def communication_seconds(replica: Replica, tokens: float, rounds: float) -> float:
+def communication_seconds(replica: ModelledReplica, tokens: float, rounds: float) -> float:
     """T_tp: two all-reduces of the hidden state per layer; between stages, the state once per token.
 
     An all-reduce over several nodes is one in each of them, and one between them. Of the ways between stages
@@ -178,12 +180,12 @@ def work_of_host(device: Device, tokens: float, sampled: float, requests: float)
     return device.host_sampled * sampled + prompt + device.host_request * requests
 
 
-def least_seconds(replica: Replica, batch: float) -> float:
+def least_seconds(replica: ModelledReplica, batch: float) -> float:
     """What the host needs for a step of ``batch`` requests; a calibrated machine has terms of its own."""
     return 0.0 if replica.device.calibrated else batch * replica.setting.engine.sequence_seconds
 
 
-def host_seconds(replica: Replica) -> float:
+def host_seconds(replica: ModelledReplica) -> float:
     """T_host of one iteration: measured on a calibrated machine, else the engine's."""
     measured = replica.device.host_seconds
     return replica.setting.engine.host_seconds if measured is None else measured

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dray.planner.cost.choices import Refusal
-from dray.planner.cost.limits import Limits
+from dray.planner.cost.limits import PlanLimits
 from dray.planner.cost.plan import Plan
 from dray.wording import duration, money
 
 
-def why_first(table: Sequence[Plan], limits: Limits) -> str:
+def why_first(table: Sequence[Plan], limits: PlanLimits) -> str:
     """Why the first plan of a table is first: its price beside that of the next other hardware."""
     first = table[0]
     goal = "cheapest" if limits.deadline is None else f"cheapest within {duration(limits.deadline)}"
@@ -27,7 +27,7 @@ def why_first(table: Sequence[Plan], limits: Limits) -> str:
     return f"{beside}, {times:.1f} times as much."
 
 
-def nearest_sentence(fastest: Plan, cheapest: Plan, limits: Limits) -> str:
+def nearest_sentence(fastest: Plan, cheapest: Plan, limits: PlanLimits) -> str:
     """No plan keeps the limits: how near the fastest and the cheapest come."""
     asked = []
     if limits.deadline is not None:

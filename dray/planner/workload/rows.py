@@ -10,7 +10,7 @@ from dray.kinds import LENGTH_FIELDS
 from dray.requests.duplicates import IdIndex
 from dray.requests.ingest import QUERY_NAME
 from dray.requests.reading.inputs import FileRef
-from dray.requests.reading.readers import Limits, files_of, read_rows
+from dray.requests.reading.readers import ReadLimits, files_of, read_rows
 from dray.requests.reading.reordering import reordered
 from dray.requests.reading.settling import settled
 from dray.requests.rejects import Reject
@@ -67,7 +67,7 @@ class InputLines:
     def _lines(self, ids: IdIndex) -> Iterator[bytes]:
         names = [file.uri for file in self.files] or [QUERY_NAME]
         rules = JobRules(names, self._defaults.model_name)
-        for row in read_rows(self.source, self.files, self._defaults, Limits(), self._options):
+        for row in read_rows(self.source, self.files, self._defaults, ReadLimits(), self._options):
             index, self.rows = self.rows, self.rows + 1
             line = None
             named = row.envelope or row.bad

@@ -24,7 +24,7 @@ from dray.storage.objects import ObjectStoreOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class ReadLimits:
     """``line_bytes``: the longest row accepted. ``problems``: how many are collected before giving up."""
 
     line_bytes: int = LINE_LIMIT_BYTES
@@ -72,7 +72,7 @@ def read_rows(
     source: Source,
     files: Sequence[FileRef],
     defaults: RowDefaults,
-    limits: Limits,
+    limits: ReadLimits,
     options: ObjectStoreOptions | None = None,
     pulse: Pulse | None = None,
 ) -> Iterator[RawRow]:
@@ -92,7 +92,7 @@ def _batch_rows(
     source: JsonlBatch,
     files: Sequence[FileRef],
     defaults: RowDefaults,
-    limits: Limits,
+    limits: ReadLimits,
     options: ObjectStoreOptions | None,
 ) -> Iterator[RawRow]:
     place = media_placer(roots_of(source.shape))

@@ -29,7 +29,7 @@ class JobCalls(Calls):
         return self._read(lambda tx: jobs.driven(tx, lease))
 
     def check_present(self, seen: Job) -> None:
-        """Raises UnknownJobError when the job was deleted since it was ``seen``: ask it after other reads."""
+        """Raises UnknownJobError where the job was deleted since it was ``seen``. For after other reads."""
         self._read(lambda tx: jobs.check_present(tx, seen))
 
     def list_jobs(self, limit: int = 50) -> list[Job]:
@@ -136,10 +136,10 @@ class JobCalls(Calls):
         seize = is_gone is not None and seen.driver is not None and is_gone(seen.driver)
         return self._write(partial(jobs.cancel_undriven, seen=seen, seize=seize))
 
-    def orders(self, job_id: str) -> StopSignals:
+    def stop_signals(self, job_id: str) -> StopSignals:
         """What is to become of the job."""
         key = self._key(job_id)
-        return self._read(lambda tx: jobs.orders(tx, key))
+        return self._read(lambda tx: jobs.stop_signals(tx, key))
 
     def set_expiry(self, lease: JobLease, seconds: float | None) -> None:
         """The job's time is over so many seconds after it was created; never for None."""
@@ -158,7 +158,7 @@ class JobCalls(Calls):
         return self._read(jobs.buried)
 
     def bury_job(self, job_id: str, *, is_gone: Callable[[str], bool] | None = None) -> Job:
-        """Begins to delete a job. No process finds its name any more; its driver and shard tasks are fenced.
+        """Begins to delete a job: hides its id, and fences its driver and its shard tasks.
 
         :meth:`remove_job` then does the rest. ``is_gone`` says of a driver whose lease is live whether its
         process is surely dead.

@@ -194,9 +194,9 @@ class ShardCalls(Calls):
             )
         )
 
-    def standing(self, lease: ShardLease) -> ShardSnapshot:
+    def snapshot(self, lease: ShardLease) -> ShardSnapshot:
         """What is known of a shard at the end of an attempt."""
-        return self._read(lambda tx: shards.standing(tx, lease), snapshot=True, long=False)
+        return self._read(lambda tx: shards.snapshot(tx, lease), snapshot=True, long=False)
 
     def done_indexes(self, job_id: str, indexes: Iterable[int]) -> list[int]:
         """Those of ``indexes`` that have an outcome, ascending. One read: ask for some thousands at most."""

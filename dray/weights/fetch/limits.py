@@ -8,7 +8,7 @@ from dray.storage.retries import LONGEST_PAUSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class FetchLimits:
     """Seconds and counts by which the schedule decides."""
 
     first_window: int = 8

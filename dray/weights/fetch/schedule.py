@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.limits import FetchLimits
 from dray.weights.fetch.window import Window
 
 ORIGIN = ""
@@ -84,11 +84,11 @@ class Schedule:
         *,
         now: float,
         turn: Callable[[int], Turn] = lambda chunk: Turn(0, ORIGIN),
-        limits: Limits | None = None,
+        limits: FetchLimits | None = None,
         rng: random.Random | None = None,
         slowest: float = 0.0,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or FetchLimits()
         self.failure: Failure | None = None
         self.faults: Counter[str] = Counter()
         self.hedges = 0

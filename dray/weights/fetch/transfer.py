@@ -21,7 +21,7 @@ from dray.storage.objects import ObjectStoreOptions
 from dray.storage.retries import LONGEST_PAUSE, tell_pause
 from dray.weights.fetch import fetcher
 from dray.weights.fetch.chunks import Chunk, ChunkPlan
-from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.limits import FetchLimits
 from dray.weights.fetch.origin import Address, Origin
 from dray.weights.fetch.reasons import reason_of
 from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Schedule, Turn
@@ -81,7 +81,7 @@ class Transfer:
         self._ready = ready
         self._origin = Origin(plan.manifest, options)
         self._peers = peers
-        self._limits = Limits()
+        self._limits = FetchLimits()
         self._processes = max(1, min(MAX_PROCESSES, os.cpu_count() or 1))
         self._inherit = inherit
         self._stopped = False

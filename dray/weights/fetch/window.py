@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.limits import FetchLimits
 
 
 class Window:
     """A number of requests: more while that brings more, half when the store says it is busy."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: FetchLimits) -> None:
         self._limits = limits
         self.size = limits.first_window
         self._before = 0.0  # bytes/s at the size before

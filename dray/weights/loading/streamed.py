@@ -80,14 +80,14 @@ class StreamedWeights:
             ]
             return cls(name=str(folder), files=files)
         key = folder.name.removesuffix(_ENGINE)
-        shelf = ModelPaths(place=CacheRoot(root=folder.parent, memory=True), key=key)
+        paths = ModelPaths(place=CacheRoot(root=folder.parent, memory=True), key=key)
         try:
-            place, description, ready = _opened(shelf.partial)
+            place, description, ready = _opened(paths.partial)
         except (FileNotFoundError, WeightsError):
-            if not shelf.whole.is_dir():
+            if not paths.whole.is_dir():
                 raise
             # It was published, perhaps at this moment.
-            place, description, ready = _opened(shelf.whole, published=True)
+            place, description, ready = _opened(paths.whole, published=True)
         sizes = {file.name: file.size for file in description.files}
         numbers = {file.name: number for number, file in enumerate(description.files)}
         files = [

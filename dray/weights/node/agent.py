@@ -62,7 +62,7 @@ class Agent:
             for key in list(self._holders):
                 self._holders[key].pop(holder, None)
                 if not self._holders[key]:
-                    place = self._models[key].shelf.place
+                    place = self._models[key].paths.place
                     self._let_go(key)
                     if remove:
                         evict(place, {key})
@@ -85,7 +85,7 @@ class Agent:
         """Let go of everything."""
         self._server.stop()
         with self._guard:
-            places = {model.shelf.place for model in self._models.values()}
+            places = {model.paths.place for model in self._models.values()}
             for key in list(self._models):
                 self._let_go(key)
         if remove:

@@ -96,20 +96,20 @@ class CachedModel:
 
 @contextmanager
 def attached(manifest: Manifest) -> Iterator[ModelPaths]:
-    """The model's shelf, in use as long as the block runs: it is not evicted meanwhile.
+    """The model's folders, in use as long as the block runs: it is not evicted meanwhile.
 
-    The shelf is where the model is already, else at the first place with room for it. To make that room, the
+    They are where the model is already, else at the first place with room for it. To make that room, the
     models used longest ago are evicted.
 
     Raises:
         WeightsError: no place has room.
     """
     try:
-        shelf, use = _attach(manifest)
+        paths, use = _attach(manifest)
     except FileNotFoundError:  # the last user of the place removed it at this moment
-        shelf, use = _attach(manifest)
+        paths, use = _attach(manifest)
     try:
-        yield shelf
+        yield paths
     finally:
         with suppress(OSError):
             os.utime(use)
@@ -151,18 +151,18 @@ def _leave(place: CacheRoot) -> None:
 def _attach(manifest: Manifest) -> tuple[ModelPaths, int]:
     options = _usable(cache_roots())
     with _locked(options[0].root) as first:  # all processes of the node choose one after the other
-        shelf = _chosen(manifest, options)
-        with nullcontext() if shelf.place.root == first else _locked(shelf.place.root):
-            use = os.open(shelf.use_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        paths = _chosen(manifest, options)
+        with nullcontext() if paths.place.root == first else _locked(paths.place.root):
+            use = os.open(paths.use_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(use, fcntl.LOCK_SH)
                 os.utime(use)
-                if not shelf.whole.is_dir():
-                    _begin(shelf, manifest)
+                if not paths.whole.is_dir():
+                    _begin(paths, manifest)
             except BaseException:
                 os.close(use)
                 raise
-    return shelf, use
+    return paths, use
 
 
 def _usable(options: list[CacheRoot]) -> list[CacheRoot]:
@@ -182,25 +182,25 @@ def _usable(options: list[CacheRoot]) -> list[CacheRoot]:
     return options[-1:]
 
 
-def _begin(shelf: ModelPaths, manifest: Manifest) -> None:
+def _begin(paths: ModelPaths, manifest: Manifest) -> None:
     """From now on every process finds the model here, and counts its bytes as taken."""
-    shelf.partial.mkdir(exist_ok=True)
-    if not (shelf.partial / DESCRIPTION).exists():
-        write_description(shelf.partial / DESCRIPTION, manifest)
+    paths.partial.mkdir(exist_ok=True)
+    if not (paths.partial / DESCRIPTION).exists():
+        write_description(paths.partial / DESCRIPTION, manifest)
 
 
 def _chosen(manifest: Manifest, options: list[CacheRoot]) -> ModelPaths:
-    shelves = [ModelPaths(place=place, key=manifest.key) for place in options]
-    for shelf in shelves:
-        if shelf.whole.is_dir():
-            return shelf
-        if shelf.partial.is_dir():
-            with nullcontext() if shelf.place is options[0] else _locked(shelf.place.root):
-                if _can_go_on(shelf, manifest.size):
-                    return shelf
+    all_paths = [ModelPaths(place=place, key=manifest.key) for place in options]
+    for paths in all_paths:
+        if paths.whole.is_dir():
+            return paths
+        if paths.partial.is_dir():
+            with nullcontext() if paths.place is options[0] else _locked(paths.place.root):
+                if _can_go_on(paths, manifest.size):
+                    return paths
     told = []
-    for shelf in shelves:
-        place = shelf.place
+    for paths in all_paths:
+        place = paths.place
         try:
             prepare(place)
         except WeightsError as error:
@@ -208,7 +208,7 @@ def _chosen(manifest: Manifest, options: list[CacheRoot]) -> ModelPaths:
             continue
         with nullcontext() if place is options[0] else _locked(place.root):
             if _make_room(place, manifest.size):
-                return shelf
+                return paths
             told.append(f"{max(0, _free(place)) / 1e9:.2f} GB are free in {place.root}")
     raise WeightsError(
         f"no room for model {manifest.uri} ({manifest.size / 1e9:.2f} GB): {', '.join(told)}; "
@@ -216,15 +216,15 @@ def _chosen(manifest: Manifest, options: list[CacheRoot]) -> ModelPaths:
     )
 
 
-def _can_go_on(shelf: ModelPaths, size: int) -> bool:
+def _can_go_on(paths: ModelPaths, size: int) -> bool:
     """Whether there is room for the rest of a model that was begun earlier; removes it where there is none.
 
     While other processes use it, its room is theirs, and counted as taken.
     """
-    if shelf.use_lock.exists() and not _is_free(shelf):
+    if paths.use_lock.exists() and not _is_free(paths):
         return True
-    left = max(0, size - _taken(shelf.partial))
-    return _make_room(shelf.place, left, but=shelf.key) or not _remove_unused(shelf)
+    left = max(0, size - _taken(paths.partial))
+    return _make_room(paths.place, left, but=paths.key) or not _remove_unused(paths)
 
 
 def _make_room(place: CacheRoot, size: int, *, but: str | None = None) -> bool:
@@ -245,13 +245,13 @@ def _free(place: CacheRoot) -> int:
     filled = [
         ModelPaths(place=place, key=model.key) for model in _models(place) if model.in_use and not model.whole
     ]
-    return room(place) - sum(max(0, _size(shelf) - _allocated(shelf)) for shelf in filled)
+    return room(place) - sum(max(0, _size(paths) - _allocated(paths)) for paths in filled)
 
 
-def _size(shelf: ModelPaths) -> int:
+def _size(paths: ModelPaths) -> int:
     """Bytes of a model's files once they are there."""
     with suppress(WeightsError):
-        return sum(file.size for file in read_description(shelf.file(DESCRIPTION)).files)
+        return sum(file.size for file in read_description(paths.file(DESCRIPTION)).files)
     return 0
 
 
@@ -262,26 +262,26 @@ def _models(place: CacheRoot) -> list[CachedModel]:
     return [_kept(ModelPaths(place=place, key=key)) for key in keys]
 
 
-def _kept(shelf: ModelPaths) -> CachedModel:
+def _kept(paths: ModelPaths) -> CachedModel:
     used, in_use = 0.0, False
     with suppress(FileNotFoundError):  # no lock: no process has used it
-        used = shelf.use_lock.stat().st_mtime
-        in_use = not _is_free(shelf)
-    whole = shelf.whole.is_dir()
+        used = paths.use_lock.stat().st_mtime
+        in_use = not _is_free(paths)
+    whole = paths.whole.is_dir()
     return CachedModel(
-        key=shelf.key, uri=_uri(shelf), size=_allocated(shelf), whole=whole, used=used, in_use=in_use
+        key=paths.key, uri=_uri(paths), size=_allocated(paths), whole=whole, used=used, in_use=in_use
     )
 
 
-def _uri(shelf: ModelPaths) -> str:
+def _uri(paths: ModelPaths) -> str:
     try:
-        return read_description(shelf.file(DESCRIPTION)).uri
+        return read_description(paths.file(DESCRIPTION)).uri
     except WeightsError:
         return ""
 
 
-def _allocated(shelf: ModelPaths) -> int:
-    return sum(_taken(shelf.place.root / f"{shelf.key}{suffix}") for suffix in _FOLDERS)
+def _allocated(paths: ModelPaths) -> int:
+    return sum(_taken(paths.place.root / f"{paths.key}{suffix}") for suffix in _FOLDERS)
 
 
 def _taken(folder: Path) -> int:
@@ -294,9 +294,9 @@ def _taken(folder: Path) -> int:
     return total
 
 
-def _is_free(shelf: ModelPaths) -> bool:
+def _is_free(paths: ModelPaths) -> bool:
     """Whether no process uses the model now."""
-    descriptor = os.open(shelf.use_lock, os.O_RDWR)
+    descriptor = os.open(paths.use_lock, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -306,31 +306,31 @@ def _is_free(shelf: ModelPaths) -> bool:
     return True
 
 
-def _remove(shelf: ModelPaths) -> bool:
+def _remove(paths: ModelPaths) -> bool:
     try:
-        with _locked(shelf.place.root):
-            return _remove_unused(shelf)
+        with _locked(paths.place.root):
+            return _remove_unused(paths)
     except FileNotFoundError:  # another process removed it, and the place with it
         return False
 
 
-def _remove_unused(shelf: ModelPaths) -> bool:
+def _remove_unused(paths: ModelPaths) -> bool:
     """Remove it unless a process uses it; no process begins to, as the place is locked."""
-    if shelf.use_lock.exists() and not _is_free(shelf):
+    if paths.use_lock.exists() and not _is_free(paths):
         return False
-    _remove_locked(shelf)
+    _remove_locked(paths)
     return True
 
 
-def _remove_locked(shelf: ModelPaths) -> None:
+def _remove_locked(paths: ModelPaths) -> None:
     """Rename the folders first: a process killed meanwhile leaves no part that looks like the whole model."""
-    root = shelf.place.root
+    root = paths.place.root
     for suffix in _FOLDERS:
         with suppress(FileNotFoundError):
-            (root / f"{shelf.key}{suffix}").rename(root / f"{shelf.key}.gone-{secrets.token_hex(8)}")
+            (root / f"{paths.key}{suffix}").rename(root / f"{paths.key}.gone-{secrets.token_hex(8)}")
     sync(root)
     _sweep(root)
-    for file in (shelf.fill_lock, shelf.use_lock):
+    for file in (paths.fill_lock, paths.use_lock):
         file.unlink(missing_ok=True)
 
 

@@ -24,8 +24,8 @@ _PIECE = 8 << 20  # bytes that are hashed at once, by each thread
 class FileHashes:
     """Made before the fetch, and told of each chunk. Its threads have ended when the block has."""
 
-    def __init__(self, shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
-        self._shelf = shelf
+    def __init__(self, paths: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
+        self._paths = paths
         self._manifest = plan.manifest
         self._ready = ready
         self._stopped = False
@@ -66,12 +66,12 @@ class FileHashes:
                 )
 
     def _begin(self, number: int) -> None:
-        path = self._shelf.partial / self._manifest.files[number].name
+        path = self._paths.partial / self._manifest.files[number].name
         self._found[number] = self._threads.submit(_sha256, path, self._beat)
 
     def _beat(self) -> None:
         if self._stopped:
-            raise WeightsError(f"{self._shelf.partial}: it was not read to its end")
+            raise WeightsError(f"{self._paths.partial}: it was not read to its end")
         self._ready.beat()
 
 

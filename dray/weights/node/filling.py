@@ -1,4 +1,4 @@
-"""What the process that fills a model does to its folders, from their first file to their final name."""
+"""What the process that downloads a model does to its folders, from the first file to the final name."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def lay_out(folder: Path, manifest: Manifest) -> None:
     write_description(folder / DESCRIPTION, manifest)
 
 
-def distrust(ready: ChunkMap, plan: ChunkPlan, shelf: ModelPaths) -> None:
+def distrust(ready: ChunkMap, plan: ChunkPlan, paths: ModelPaths) -> None:
     """After a restart of the machine, keep only the marks of chunks whose bytes are what the map says.
 
     The engine's folder is made again: no record says which of its bytes reached the disk.
     """
     if ready.boot == boot_id():
         return
-    if shelf.engine.is_dir():
-        shutil.rmtree(shelf.engine)
+    if paths.engine.is_dir():
+        shutil.rmtree(paths.engine)
     for number, mark in enumerate(ready.noted):
         chunk = plan.chunks[number]
-        path = shelf.partial / plan.manifest.files[chunk.file].name
+        path = paths.partial / plan.manifest.files[chunk.file].name
         if mark and _digest(path, chunk) != ready.digest(number):
             ready.unmark(number)
         ready.beat()
@@ -61,15 +61,15 @@ def _digest(path: Path, chunk: Chunk) -> bytes:
 class EngineFolder:
     """Makes the engine's folder as soon as all it takes is ready."""
 
-    def __init__(self, shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
-        self._shelf = shelf
+    def __init__(self, paths: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
+        self._paths = paths
         self._plan = plan
         self._ready = ready
         self._small = [c.number for c in plan.chunks if not plan.manifest.files[c.file].is_weights]
 
     def look(self, chunk: Chunk | None = None) -> None:
         """Make it, if it can be made and is not there."""
-        if self._shelf.engine.is_dir() or not self._ready.ready(self._small):
+        if self._paths.engine.is_dir() or not self._ready.ready(self._small):
             return
         lengths = {}
         for number, file in enumerate(self._plan.manifest.files):
@@ -79,33 +79,33 @@ class EngineFolder:
                     return
                 lengths[file.name] = length
         with _doubted(self._plan, self._ready):
-            _check(self._shelf.partial, self._plan.manifest)
-        _make_engine_folder(self._shelf, self._plan.manifest, lengths)
+            _check(self._paths.partial, self._plan.manifest)
+        _make_engine_folder(self._paths, self._plan.manifest, lengths)
 
     def _header_bytes(self, file: int) -> int | None:
         """Length of a file's header with its count, None while not all of it is there."""
         entry = self._plan.manifest.files[file]
         if not self._ready.ready(self._plan.covering(file, 0, min(8, entry.size))):
             return None
-        with (self._shelf.partial / entry.name).open("rb") as stream:
+        with (self._paths.partial / entry.name).open("rb") as stream:
             length = 8 + min(int.from_bytes(stream.read(8), "little"), HEADER_LIMIT)
         length = min(length, entry.size)
         return length if self._ready.ready(self._plan.covering(file, 0, length)) else None
 
 
-def _make_engine_folder(shelf: ModelPaths, manifest: Manifest, lengths: dict[str, int]) -> None:
-    fresh = shelf.engine.with_suffix(".engine-new")
+def _make_engine_folder(paths: ModelPaths, manifest: Manifest, lengths: dict[str, int]) -> None:
+    fresh = paths.engine.with_suffix(".engine-new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
     for file in manifest.files:
-        source = shelf.partial / file.name
+        source = paths.partial / file.name
         (fresh / file.name).parent.mkdir(parents=True, exist_ok=True)
         if file.is_weights:
             with source.open("rb") as stream:
                 (fresh / file.name).write_bytes(stream.read(lengths[file.name]))
         else:
             shutil.copyfile(source, fresh / file.name)
-    fresh.rename(shelf.engine)
+    fresh.rename(paths.engine)
 
 
 def _check(folder: Path, manifest: Manifest) -> None:
@@ -120,22 +120,22 @@ def _check(folder: Path, manifest: Manifest) -> None:
             read_header(folder / file.name)
 
 
-def publish(shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap, hashes: FileHashes) -> None:
+def publish(paths: ModelPaths, plan: ChunkPlan, ready: ChunkMap, hashes: FileHashes) -> None:
     """Give the model its final name, once all is verified and a power cut could take nothing back."""
     with _doubted(plan, ready):
-        _check(shelf.partial, plan.manifest)
+        _check(paths.partial, plan.manifest)
         try:
             hashes.refuse_others()
         except WeightsError:
-            shutil.rmtree(shelf.engine, ignore_errors=True)
+            shutil.rmtree(paths.engine, ignore_errors=True)
             raise
-    for folder in (shelf.engine, shelf.partial):  # the engine's too: it is not made again for a whole model
+    for folder in (paths.engine, paths.partial):  # the engine's too: it is not made again for a whole model
         for path in folder.rglob("*"):
             sync(path)
             ready.beat()
         sync(folder)
-    shelf.partial.rename(shelf.whole)
-    sync(shelf.place.root)
+    paths.partial.rename(paths.whole)
+    sync(paths.place.root)
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class LocalModel:
         self._peers = peers
         self._patience = patience
         self._stack = ExitStack()
-        self.shelf: ModelPaths = self._stack.enter_context(attached(manifest))
+        self.paths: ModelPaths = self._stack.enter_context(attached(manifest))
         self._map: ChunkMap | None = None
         self._generation: int | None = None  # of the map, when what the engine loads was given to it
         self._transfer: Transfer | None = None
@@ -102,7 +102,7 @@ class LocalModel:
                 raise self._error
             if time.monotonic() > deadline:
                 raise WeightsError(
-                    f"model {self.manifest.uri}: no process fetches the weights in {self.shelf.partial}; "
+                    f"model {self.manifest.uri}: no process fetches the weights in {self.paths.partial}; "
                     "start the job again"
                 )
             time.sleep(0.002)
@@ -111,8 +111,8 @@ class LocalModel:
     def _opened_map(self) -> ChunkMap | None:
         """The map, once there is one."""
         if self._map is None:
-            whole = self.shelf.whole.is_dir()
-            folder = self.shelf.whole if whole else self.shelf.partial
+            whole = self.paths.whole.is_dir()
+            folder = self.paths.whole if whole else self.paths.partial
             with suppress(FileNotFoundError):
                 self._map = ChunkMap(folder / READY, writable=False, published=whole)
         return self._map
@@ -147,8 +147,8 @@ class LocalModel:
             node=node,
             ready=ready,
             size=size,
-            root=str(self.shelf.place.root),
-            memory=self.shelf.place.memory,
+            root=str(self.paths.place.root),
+            memory=self.paths.place.memory,
             began=began,
             moved=moved,
             failure=self.failure(),
@@ -165,7 +165,7 @@ class LocalModel:
             WeightsError: the model cannot be had, or is damaged.
         """
         self._wait(self._engine_made, alive)
-        return self.shelf.engine
+        return self.paths.engine
 
     def wait_whole(self, alive: Callable[[], None] = lambda: None) -> Path:
         """The folder of the complete model, once it is complete and sound.
@@ -174,22 +174,22 @@ class LocalModel:
             WeightsError: the model cannot be had, or is damaged. Or parts of it were damaged and fetched
                 again, and may have been loaded since :meth:`wait_engine` returned.
         """
-        self._wait(self.shelf.whole.is_dir, alive)
+        self._wait(self.paths.whole.is_dir, alive)
         if self._generation is not None and self._generation != self.ready.generation:
             raise WeightsError(
                 f"model {self.manifest.uri}: what was loaded of it was damaged, and fetched anew since"
             )
-        return self.shelf.whole
+        return self.paths.whole
 
     def _engine_made(self) -> bool:
-        """Whether the engine's folder is there, and is none that the filling process removes after a boot."""
+        """Whether the engine's folder is there, and stays after a boot."""
         ready = self._opened_map()
-        if not (self.shelf.whole.is_dir() or (ready is not None and ready.believed)):
+        if not (self.paths.whole.is_dir() or (ready is not None and ready.believed)):
             return False
         if ready is not None:
             self._generation = ready.generation
         # Last: it is removed before its map is believed, and before chunks are unmarked.
-        return self.shelf.engine.is_dir()
+        return self.paths.engine.is_dir()
 
     def _wait(self, done: Callable[[], bool], alive: Callable[[], None]) -> None:
         moved, signs = time.monotonic(), (-1, 0)
@@ -221,15 +221,15 @@ class LocalModel:
 
     def _stand_by_until_settled(self) -> None:
         others, free_since = False, time.monotonic()
-        while not self._closed.is_set() and not self.shelf.whole.is_dir():
-            with self.shelf.fill_lock.open("w") as lock:
+        while not self._closed.is_set() and not self.paths.whole.is_dir():
+            with self.paths.fill_lock.open("w") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     others, free_since = True, time.monotonic()
                     self._settled.set()
                 else:
-                    if self.shelf.whole.is_dir() or (others and self._failed()):
+                    if self.paths.whole.is_dir() or (others and self._failed()):
                         return
                     if time.monotonic() - free_since >= self._patience:
                         self._fill(lock.fileno())
@@ -238,13 +238,13 @@ class LocalModel:
 
     def _failed(self) -> bool:
         """Whether the filling process gave up: it would fail again. A later ``LocalModel`` tries again."""
-        return self.shelf.file(READY).exists() and self.ready.failure is not None
+        return self.paths.file(READY).exists() and self.ready.failure is not None
 
     def _fill(self, lock: int) -> None:
         ready: ChunkMap | None = None
         try:
-            lay_out(self.shelf.partial, self.manifest)
-            ready = ChunkMap.made(self.shelf.partial / READY, len(self.plan.chunks))
+            lay_out(self.paths.partial, self.manifest)
+            ready = ChunkMap.made(self.paths.partial / READY, len(self.plan.chunks))
             self._fill_map(ready, lock)
         except Exception as error:  # noqa: BLE001  thread edge: the map reports it to all that wait
             reason = _reason(error)
@@ -257,14 +257,14 @@ class LocalModel:
 
     def _fill_map(self, ready: ChunkMap, lock: int) -> None:
         ready.forget()  # what it says of failures from now on is of this try
-        distrust(ready, self.plan, self.shelf)
+        distrust(ready, self.plan, self.paths)
         ready.begin()
         self._settled.set()
-        engine = EngineFolder(self.shelf, self.plan, ready)
+        engine = EngineFolder(self.paths, self.plan, ready)
         engine.look()
         self._transfer = Transfer(
             self.plan,
-            self.shelf.partial,
+            self.paths.partial,
             ready,
             options=self._options,
             peers=self._peers,
@@ -272,7 +272,7 @@ class LocalModel:
         )
         if self._closed.is_set():
             return
-        with FileHashes(self.shelf, self.plan, ready) as hashes:
+        with FileHashes(self.paths, self.plan, ready) as hashes:
 
             def arrived(chunk: Chunk) -> None:
                 engine.look(chunk)
@@ -280,7 +280,7 @@ class LocalModel:
 
             self.outcome = self._transfer.run(arrived)
             if self.outcome is not None:
-                publish(self.shelf, self.plan, ready, hashes)
+                publish(self.paths, self.plan, ready, hashes)
 
 
 def _reason(error: Exception) -> str:

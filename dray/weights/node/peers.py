@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         chunk, file = model.plan.chunks[number], model.manifest.files[model.plan.chunks[number].file]
         try:
-            source = model.shelf.file(file.name).open("rb")
+            source = model.paths.file(file.name).open("rb")
         except FileNotFoundError:
             self._refuse(404)
             return

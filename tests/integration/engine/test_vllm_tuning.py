@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from dray.engine.replica import Replica, build_engine
-from dray.engine.tuning import Limits, Tuned, Tuning
+from dray.engine.tuning import BatchLimits, Tuned, Tuning
 from dray.requests.model import Outcome
 from tests.support.engines import generation_spec, lines
 
@@ -18,7 +18,9 @@ SEQS, TOKENS, ROWS = 16, 2048, 600
 AGAIN = 5  # times that the rows are run again, on a machine with other work
 
 
-def _texts(model: Path, core: str, tuning: Tuning | None) -> tuple[list[str], Tuned | None, Limits | None]:
+def _texts(
+    model: Path, core: str, tuning: Tuning | None
+) -> tuple[list[str], Tuned | None, BatchLimits | None]:
     """The answers to the rows, what was found, and the limits that the scheduler has at the end."""
     from dataclasses import replace
 
@@ -43,7 +45,7 @@ def _texts(model: Path, core: str, tuning: Tuning | None) -> tuple[list[str], Tu
         held = None
         if core == "inside":
             scheduler = engines[0]._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
-            held = Limits(scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens)
+            held = BatchLimits(scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens)
         tuned = replica.status().stats.tuned
     finally:
         replica.stop()
@@ -69,7 +71,7 @@ def test_a_replica_finds_its_limits_on_rows_of_the_job(
     texts, tuned, held = _texts(lively_model, core, tuning)
     assert texts == untuned
     assert tuned is not None
-    assert tuned.started == Limits(SEQS, TOKENS)
+    assert tuned.started == BatchLimits(SEQS, TOKENS)
     assert tuned.limits.seqs <= SEQS
     assert tuned.limits.tokens in (TOKENS, TOKENS // 4)
     assert tuned.candidates >= 2

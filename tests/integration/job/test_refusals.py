@@ -22,7 +22,7 @@ from dray.job.beginning.opening import open_job
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.requests.reading.readers import Limits
+from dray.requests.reading.readers import ReadLimits
 from dray.requests.sources import RowDefaults, source_of
 from dray.storage.folders import Owner, take
 from dray.store import open_store
@@ -257,7 +257,7 @@ def test_a_bad_line_is_named(name: str, make: Callable[..., JobSettings], tmp_pa
     line, field = BAD_LINES[name]
     file = tmp_path / "bad.jsonl"
     file.write_bytes(GOOD + line + GOOD.replace(b'"a"', b'"c"'))
-    job = open_job(make(source=source_of([str(file)]), limits=Limits(line_bytes=1000)))
+    job = open_job(make(source=source_of([str(file)]), limits=ReadLimits(line_bytes=1000)))
     with pytest.raises(InputError) as refusal:
         ingest_job(job, replicas=1)
     [problem] = refusal.value.problems

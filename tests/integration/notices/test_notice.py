@@ -17,7 +17,17 @@ from typing import Any
 import pytest
 
 from dray.cluster import watching
-from dray.notices import BaseUrls, Host, Kind, Notice, Source, SourceError, Watcher, detect_cloud, pod_sources
+from dray.notices import (
+    BaseUrls,
+    Host,
+    Notice,
+    NoticeKind,
+    Source,
+    SourceError,
+    Watcher,
+    detect_cloud,
+    pod_sources,
+)
 from dray.notices.asking import ask
 from dray.notices.aws import INTERRUPTION, REBALANCE, AwsSource, Imds
 from dray.notices.azure_events import AzureSource
@@ -103,7 +113,7 @@ def test_an_aws_interruption_has_its_action_and_deadline(server: MetadataServer)
     at = float(int(time.time()) + 120)
     interrupt(server, "hibernate", at)
     (notice,) = source.poll()
-    assert (notice.source, notice.kind, notice.action) == ("aws", Kind.INTERRUPTION, "hibernate")
+    assert (notice.source, notice.kind, notice.action) == ("aws", NoticeKind.INTERRUPTION, "hibernate")
     assert notice.deadline == at
     assert notice.id == source.poll()[0].id
     assert notice.ends_node
@@ -112,7 +122,7 @@ def test_an_aws_interruption_has_its_action_and_deadline(server: MetadataServer)
 def test_an_aws_recommendation_is_a_risk_without_a_deadline(server: MetadataServer) -> None:
     server.put("aws", {"events/recommendations/rebalance": {"noticeTime": stamp(time.time())}})
     (notice,) = aws(server, REBALANCE).poll()
-    assert (notice.kind, notice.deadline, notice.ends_node) == (Kind.REBALANCE, None, False)
+    assert (notice.kind, notice.deadline, notice.ends_node) == (NoticeKind.REBALANCE, None, False)
 
 
 def test_an_expired_token_is_renewed_within_the_same_look(server: MetadataServer) -> None:
@@ -142,7 +152,7 @@ def test_a_gcp_preemption_has_thirty_seconds(server: MetadataServer) -> None:
     assert source.poll() == []
     server.put("gcp", {"preempted": "TRUE"})
     (notice,) = source.poll()
-    assert (notice.source, notice.kind, notice.action) == ("gcp", Kind.INTERRUPTION, "preempted")
+    assert (notice.source, notice.kind, notice.action) == ("gcp", NoticeKind.INTERRUPTION, "preempted")
     assert notice.deadline == notice.seen_at + 30
     assert [again.id for again in source.poll()] == [notice.id]
 
@@ -153,7 +163,7 @@ def test_a_gcp_preemption_has_thirty_seconds(server: MetadataServer) -> None:
 def test_gcp_maintenance(server: MetadataServer, value: str, ends: bool) -> None:
     server.put("gcp", {"maintenance-event": value})
     (notice,) = GcpSource(MAINTENANCE, server.url).poll()
-    assert (notice.kind, notice.action, notice.ends_node) == (Kind.MAINTENANCE, value, ends)
+    assert (notice.kind, notice.action, notice.ends_node) == (NoticeKind.MAINTENANCE, value, ends)
 
 
 def test_gcp_says_it_an_hour_before_where_there_are_gpus(server: MetadataServer, tmp_path: Path) -> None:
@@ -187,7 +197,7 @@ def test_azure_events_are_those_of_this_machine(server: MetadataServer) -> None:
     at = float(int(time.time()) + 30)
     event = schedule(server, Resources=["another", VM.upper()], NotBefore=formatdate(at, usegmt=True))
     (notice,) = source.poll()
-    assert (notice.source, notice.kind, notice.action) == ("azure", Kind.INTERRUPTION, "Preempt")
+    assert (notice.source, notice.kind, notice.action) == ("azure", NoticeKind.INTERRUPTION, "Preempt")
     assert notice.deadline == at
     assert notice.id == f"azure/{event['EventId']}"
     schedule(server, Resources=["another"])
@@ -228,7 +238,7 @@ def test_a_deleted_pod_dies_at_its_timestamp(server: MetadataServer) -> None:
     at = float(int(time.time()) + 45)
     server.put("kubernetes", {"pod_deleted": stamp(at)})
     (notice,) = pod.poll()
-    assert (notice.source, notice.kind, notice.deadline) == ("kubernetes", Kind.TERM, at)
+    assert (notice.source, notice.kind, notice.deadline) == ("kubernetes", NoticeKind.TERM, at)
 
 
 def test_taints_that_announce_an_end_and_those_that_do_not(server: MetadataServer) -> None:
@@ -243,7 +253,7 @@ def test_taints_that_announce_an_end_and_those_that_do_not(server: MetadataServe
     server.put("kubernetes", {"taints": [for_ever, itn], "node_deleted": stamp(time.time())})
     found = {notice.action: notice for notice in node.poll()}
     assert set(found) == {"aws-node-termination-handler/spot-itn", "node-deleted"}
-    assert {notice.kind for notice in found.values()} == {Kind.TAINT}
+    assert {notice.kind for notice in found.values()} == {NoticeKind.TAINT}
     assert {notice.id for notice in node.poll()} == {notice.id for notice in found.values()}
 
 

@@ -95,10 +95,10 @@ def test_who_looks_at_a_job_that_is_deleted_meanwhile_is_told_so(
 def test_holders_of_a_job_that_was_deleted_stop(store: Store, store_url: str) -> None:
     _busy_job(store, "job")
     with open_store(store_url, create=False) as holding:
-        assert not holding.orders("job").cancelled
+        assert not holding.stop_signals("job").cancelled
         delete_job(store, "job")
         with pytest.raises(FencedError, match="the job was deleted; stop"):
-            holding.orders("job")
+            holding.stop_signals("job")
 
 
 def test_a_job_that_runs_is_not_deleted(store: Store, clock: FakeClock) -> None:

@@ -323,7 +323,7 @@ class Histories(RuleBasedStateMachine):
             self.model.rows.setdefault(row.index, (row.response, lease.number, lease.epoch))
         shard.until = self.clock.time + _TTL
         assert receipt.inserted == len(self.model.rows) - before
-        assert receipt.orders.cancelled == self.model.cancelled
+        assert receipt.signals.cancelled == self.model.cancelled
 
     @rule(lease=leases)
     def finish(self, lease: ShardLease) -> None:

@@ -219,7 +219,7 @@ def test_a_cancelled_job_goes_on_by_an_explicit_word_only(
     store.request_cancel("job")
     clock.pass_seconds(30)
     store.request_cancel("job")  # the first one counts
-    assert store.orders("job").cancelled
+    assert store.stop_signals("job").cancelled
     store.set_job_state(lease, state)
     clock.pass_seconds(60)  # the driver's lease lapses
     for _ in range(2):
@@ -397,17 +397,17 @@ def test_everything_is_there_after_opening_again(store: Store, store_url: str) -
 def test_a_jobs_time_runs_from_its_creation_by_the_databases_clock(store: Store, clock: FakeClock) -> None:
     job = ready_job(store)
     store.set_expiry(job, 100.0)
-    assert not store.orders("job").stop
+    assert not store.stop_signals("job").stop
     clock.pass_seconds(100)
-    assert store.orders("job") == StopSignals(cancelled=False, expired=True)
+    assert store.stop_signals("job") == StopSignals(cancelled=False, expired=True)
     store.set_expiry(job, None)
-    assert not store.orders("job").stop
+    assert not store.stop_signals("job").stop
 
 
 def test_a_job_that_its_driver_gave_up_stops_until_it_is_resumed(store: Store) -> None:
     job = ready_job(store)
     store.set_job_state(job, JobState.PAUSED, reason="the disk is full")
-    assert store.orders("job") == StopSignals(cancelled=False, expired=False, at_rest=True)
+    assert store.stop_signals("job") == StopSignals(cancelled=False, expired=False, at_rest=True)
     store.release_job(job)
     store.claim_job("job", "another")
-    assert not store.orders("job").stop
+    assert not store.stop_signals("job").stop

@@ -146,7 +146,7 @@ def _die(store: Store, lease: ShardLease, *, suspect: bool = True) -> bool:
     """The shard's engine dies; whether that was at another place than its crash before."""
     [node] = [row.node for row in store.replicas(lease.job_id) if row.name == lease.replica]
     store.note_attempt(lease, node=node)
-    elsewhere = store.standing(lease).elsewhere
+    elsewhere = store.snapshot(lease).elsewhere
     store.replica_gone(lease.job_id, lease.replica or "")
     store.release_shard(lease, cause="ENGINE_CRASH", suspect=suspect)
     return elsewhere
@@ -233,7 +233,7 @@ def test_a_shard_hears_notices_of_all_nodes_of_its_replica(store: Store) -> None
         store.record_notice(
             "job", Notice(node=node, source="test", action="terminate", deadline=None, seen_at=0.0)
         )
-    assert [notice.node for notice in store.standing(lease).notices] == ["n1", "n2"]
+    assert [notice.node for notice in store.snapshot(lease).notices] == ["n1", "n2"]
 
 
 def test_halves_keep_away_from_where_the_whole_died(store: Store) -> None:

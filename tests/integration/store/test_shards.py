@@ -138,7 +138,7 @@ def test_a_commit_stores_every_field(store: Store, clock: FakeClock) -> None:
     lease = claimed(store, ready_job(store))
     given = [outcome(0, '{"a": "é\\u0000"}'), failure(1)]
     receipt = store.commit(lease, given)
-    assert (receipt.inserted, receipt.orders.stop) == (2, False)
+    assert (receipt.inserted, receipt.signals.stop) == (2, False)
     rows = stored(store)
     assert [Outcome(**{name: getattr(row, name) for name in Outcome._fields}) for row in rows] == given
     assert [(row.shard, row.epoch, row.committed_at) for row in rows] == [(0, 1, clock.time)] * 2
@@ -175,7 +175,7 @@ def test_an_empty_commit_extends_the_lease(store: Store, clock: FakeClock) -> No
 def test_a_commit_tells_of_a_cancel(store: Store) -> None:
     lease = claimed(store, ready_job(store))
     store.request_cancel("job")
-    assert store.commit(lease, outcomes([0])).orders.cancelled
+    assert store.commit(lease, outcomes([0])).signals.cancelled
 
 
 def test_a_shard_is_done_only_with_all_its_rows(store: Store) -> None:
@@ -379,7 +379,7 @@ def test_jobs_do_not_see_each_other(store: Store) -> None:
     assert [row.response for row in stored(store)] == [b"job"]
     assert store.counts("other").done == 1
     idle = claimed(store, ready_job(store, "idle"))
-    assert store.standing(idle).new_rows == 0  # of this attempt, whose shard and epoch the others have, too
+    assert store.snapshot(idle).new_rows == 0  # of this attempt, whose shard and epoch the others have, too
 
 
 def test_a_custom_id_that_stands_twice_is_found_at_the_end(store: Store) -> None:

@@ -62,7 +62,7 @@ class Life:
         job = store.get_job(job_id)
         return {
             "state": (job.state, job.epoch, job.driver, job.driver_until, job.reason, job.info, job.total),
-            "orders": store.orders(job_id),
+            "stop_signals": store.stop_signals(job_id),
             "shards": store.shards(job_id),
             "attempts": store.attempts(job_id),
             "causes": store.causes(job_id),
@@ -95,7 +95,7 @@ class Life:
         yield store.commit(first, [*outcomes([0, 1]), failure(2)]).inserted
         store.commit(second, outcomes([4]))
         store.renew_shard(second)
-        yield store.standing(first).new_rows, store.standing(second).new_rows
+        yield store.snapshot(first).new_rows, store.snapshot(second).new_rows
         store.testify(first, Evidence(sign="lost"))
         yield store.verdict_status(first), store.verdict_status(second)
         verdict = Verdict(cause="ENGINE_CRASH", event="replica run/replica-0")

@@ -43,7 +43,7 @@ from dray.requests.reading.readers import files_of, read_rows
 from dray.requests.sources import RowDefaults, RowShape, SqlQuery, source_of
 from dray.requests.spool.spool import read_shard
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
-from dray.shard.placing import placed
+from dray.shard.placing import wait_for_place
 from dray.shard.task import try_once
 from dray.shard.work import OpenWork, ShardWork
 from dray.store import AttemptCause, JobState, ReplicaRow, ReplicaState, Store, open_store
@@ -167,10 +167,10 @@ def test_a_clock_that_is_set_forward_expires_nothing_by_itself(
     for dialect, now in clock._NOW.items():
         monkeypatch.setitem(clock._NOW, dialect, f"({now} + 86400.0)")
     with open_store(job.settings.store_url, create=False) as store:
-        assert store.orders("job").expired
+        assert store.stop_signals("job").expired
         assert not stop_signals(store, job).stop
         assert "is past the end of the job's time" in caplog.text
-        assert not store.orders("job").expired  # so that shard tasks go on, too
+        assert not store.stop_signals("job").expired  # so that shard tasks go on, too
         left = (store.get_job("job").expires_at or 0) - store.now()
         assert 3000 < left <= 3600
         over = replace(job, due=time.monotonic())
@@ -333,7 +333,7 @@ def test_a_shard_waits_while_a_replica_is_ready_and_busy(placing: tuple[Store, O
     busy = ReplicaRow(name="r", lane=0, state=ReplicaState.READY, slots=0, node="n", host="h")
     store.put_replicas(work.job, [busy])
     ended: list[object] = []
-    thread = threading.Thread(target=lambda: ended.append(placed(work)), daemon=True)
+    thread = threading.Thread(target=lambda: ended.append(wait_for_place(work)), daemon=True)
     thread.start()
     thread.join(1.5)
     assert ended == []

@@ -357,7 +357,7 @@ def test_a_model_may_be_published_while_a_rank_looks_at_it(
 ) -> None:
     server.behave()
     with LocalModel(manifest, server.options) as model:
-        partial, whole = model.shelf.partial, model.wait_whole()
+        partial, whole = model.paths.partial, model.wait_whole()
         whole.rename(partial)
 
         def published(file: Path) -> Description:
@@ -370,7 +370,7 @@ def test_a_model_may_be_published_while_a_rank_looks_at_it(
             return found
 
         monkeypatch.setattr(streamed, "read_description", published)
-        weights = streamed.StreamedWeights.of(model.shelf.engine)
+        weights = streamed.StreamedWeights.of(model.paths.engine)
         assert sum(tensor.nbytes for _, tensor in weights.tensors()) > 0.9 * sum(
             f.size for f in weights.files
         )

@@ -65,7 +65,7 @@ def test_limits_take_the_place_of_those_of_the_start(resumed: list[JobRequest], 
     [
         ("--budget", "0", "--budget 0.0: "),
         ("--deadline", "soon", "deadline: 'soon'"),
-        ("--replicas", "3:1", "--replicas: the fewest (3)"),
+        ("--replicas", "3:1", "--replicas: MIN (3)"),
     ],
 )
 def test_a_limit_that_is_none_is_refused(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dray.errors import ConfigError, DrayError, FencedError, JobPausedError, Sto
 from dray.job import current_job
 from dray.job.beginning.opening import open_job
 from dray.job.ending.finalising import cancelled_message
+from dray.job.ending.result import JobResult
 from dray.job.open_job import OpenJob
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
@@ -128,6 +130,7 @@ def test_a_run_cancelled_before_there_is_a_result_says_what_is_kept(
     job: OpenJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = stored_result()
+    assert result.keys() == {one.name for one in fields(JobResult)}
     assert result["counts"] == {"total": 0, "done": 0, "failed": 0, "skipped": 0}
     summarise(result)
     assert capsys.readouterr().err.splitlines() == [

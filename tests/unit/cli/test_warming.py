@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from dray.cli.server import PrefectServer
-from dray.cli.warming import warm_server, warmed
+from dray.cli.warming import warm_server, warm_up_for
 
 pytestmark = pytest.mark.unit
 
@@ -58,25 +58,25 @@ def _began() -> list[str]:
     ],
 )
 def test_what_a_command_may_need_begins_with_it(arguments: list[str], begin: list[str]) -> None:
-    with warmed(arguments):
+    with warm_up_for(arguments):
         assert _began() == begin
     assert _began() == []
 
 
 def test_a_server_that_is_configured_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
-    with warmed(["run", "in.jsonl"]):
+    with warm_up_for(["run", "in.jsonl"]):
         assert _began() == ["cluster.head"]
 
 
 def test_a_command_that_fails_leaves_nothing() -> None:
-    with pytest.raises(KeyboardInterrupt), warmed(["run"]):
+    with pytest.raises(KeyboardInterrupt), warm_up_for(["run"]):
         raise KeyboardInterrupt
     assert _began() == []
 
 
 def test_the_run_takes_the_server(tmp_path: Path) -> None:
-    with warmed(["run", "--cluster=auto"]):
+    with warm_up_for(["run", "--cluster=auto"]):
         server = warm_server()
         assert isinstance(server, PrefectServer)
         assert warm_server() is None

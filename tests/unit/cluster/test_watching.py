@@ -10,14 +10,14 @@ import pytest
 from dray.cluster import watching
 from dray.cluster.base import Node
 from dray.cluster.watching import Heard, NodeWatch, NodeWatchers
-from dray.notices import Kind, Notice
+from dray.notices import Notice, NoticeKind
 
 pytestmark = pytest.mark.unit
 
 NODE = Node(node_id="n", host="h", cpus=1, gpus=0, stable=False)
 
 
-def _notice(kind: Kind) -> Notice:
+def _notice(kind: NoticeKind) -> Notice:
     return Notice(source="aws", kind=kind, action="a", deadline=None, seen_at=0.0, id=str(kind))
 
 
@@ -33,8 +33,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> dict[str, Heard]:
 
 def test_a_notice_is_news_once(heard: dict[str, Heard]) -> None:
     watchers = NodeWatchers()
-    heard["n"] = Heard([_notice(Kind.INTERRUPTION)], [])
-    assert [notice.kind for _, notice in watchers.look({"n"})] == [Kind.INTERRUPTION]
+    heard["n"] = Heard([_notice(NoticeKind.INTERRUPTION)], [])
+    assert [notice.kind for _, notice in watchers.look({"n"})] == [NoticeKind.INTERRUPTION]
     assert watchers.look({"n"}) == []
 
 
@@ -45,10 +45,10 @@ def test_a_notice_that_was_withdrawn_is_news_when_it_comes_again(
     monkeypatch.setattr(NodeWatch, "_start", lambda self: None)
     watch, watchers = NodeWatch(), NodeWatchers()
     for _ in range(3):
-        watch._take(_notice(Kind.INTERRUPTION))
+        watch._take(_notice(NoticeKind.INTERRUPTION))
         heard["n"] = watch.heard()
         [(node, notice)] = watchers.look({"n"})
-        assert (node, notice.kind) == (NODE, Kind.INTERRUPTION)
+        assert (node, notice.kind) == (NODE, NoticeKind.INTERRUPTION)
         assert watchers.look({"n"}) == []
 
 
@@ -56,7 +56,7 @@ def test_a_notice_that_was_withdrawn_is_news_when_it_comes_again(
 def test_a_deadline_is_by_the_drivers_clock(heard: dict[str, Heard], ahead: float) -> None:
     """The node's clock is ten minutes off, as one's may be that has just booted: two minutes are left."""
     node_time = time.time() + ahead
-    notice = replace(_notice(Kind.INTERRUPTION), deadline=node_time + 120)
+    notice = replace(_notice(NoticeKind.INTERRUPTION), deadline=node_time + 120)
     heard["n"] = Heard([notice], [], node_time)
     [(_, found)] = NodeWatchers().look({"n"})
     assert found.seconds_left(time.time()) == pytest.approx(120, abs=10)
@@ -66,8 +66,8 @@ def test_rays_own_drain_is_news_after_a_mere_recommendation(
     heard: dict[str, Heard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watchers = NodeWatchers()
-    heard["n"] = Heard([_notice(Kind.REBALANCE)], [])
-    assert [notice.kind for _, notice in watchers.look({"n"})] == [Kind.REBALANCE]
+    heard["n"] = Heard([_notice(NoticeKind.REBALANCE)], [])
+    assert [notice.kind for _, notice in watchers.look({"n"})] == [NoticeKind.REBALANCE]
     monkeypatch.setattr(watching, "draining", lambda: {"n": 5.0})
     [(node, notice)] = watchers.look({"n"})
     assert (node, notice.source, notice.deadline) == (NODE, "ray", 5.0)
@@ -90,7 +90,7 @@ def test_a_node_without_replicas_is_left_alone(
     watchers = NodeWatchers()
     assert watchers.look({"n"}) == []
     [watcher] = watchers._actors.values()
-    heard["n"] = Heard([_notice(Kind.INTERRUPTION)], [])
+    heard["n"] = Heard([_notice(NoticeKind.INTERRUPTION)], [])
     monkeypatch.setattr(NodeWatchers, "_ask", lambda self: {k: heard[k] for k in self._actors})
     assert watchers.look(set()) == []
     assert ended == [watcher] and not watchers._actors

@@ -14,7 +14,7 @@ from dray.cluster import Node
 from dray.driver.events import Event, NodeNoticed, Warned
 from dray.driver.interruptions import LEAD_SECONDS, InterruptionHandler
 from dray.errors import StoreTransientError
-from dray.notices import Kind, Notice
+from dray.notices import Notice, NoticeKind
 from dray.store import Store, open_store
 from tests.support.clocks import replace_here
 from tests.support.stores import ready_job
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.unit
 NODE = Node(node_id="n", host="h", cpus=1, gpus=0, stable=False)
 
 
-def _notice(seconds: float | None, kind: Kind = Kind.INTERRUPTION) -> Notice:
+def _notice(seconds: float | None, kind: NoticeKind = NoticeKind.INTERRUPTION) -> Notice:
     deadline = None if seconds is None else time.time() + seconds
     return Notice(source="aws", kind=kind, action="terminate", deadline=deadline, seen_at=0.0, id="1")
 
@@ -79,7 +79,7 @@ def test_a_spot_notice_is_obeyed_at_once(seconds: float | None) -> None:
 
 def test_maintenance_in_an_hour_is_obeyed_when_it_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = _Heard()
-    notice = _notice(3600, Kind.MAINTENANCE)
+    notice = _notice(3600, NoticeKind.MAINTENANCE)
     heard.say(notice)
     assert heard.pool.left == []
     assert heard.pool.cordoned == [NODE]  # the node works on, and gets nothing new
@@ -91,7 +91,7 @@ def test_maintenance_in_an_hour_is_obeyed_when_it_is_near(monkeypatch: pytest.Mo
 
 def test_a_risk_is_recorded_and_ends_nothing(store: Store) -> None:
     heard = _Heard()
-    heard.say(_notice(None, Kind.REBALANCE))
+    heard.say(_notice(None, NoticeKind.REBALANCE))
     heard.handler.record(store)
     assert heard.pool.left == []
     assert heard.pool.cordoned == [NODE]
@@ -100,13 +100,17 @@ def test_a_risk_is_recorded_and_ends_nothing(store: Store) -> None:
 
 def test_a_pause_of_seconds_is_recorded_and_its_node_works_on(store: Store) -> None:
     heard = _Heard()
-    freeze = replace(_notice(60.0, Kind.MAINTENANCE), source="azure", action="Freeze", id="event-7")
+    freeze = replace(_notice(60.0, NoticeKind.MAINTENANCE), source="azure", action="Freeze", id="event-7")
     heard.say(freeze)
     heard.handler.record(store)
     assert (heard.pool.left, heard.pool.cordoned) == ([], [])
     [stored] = store.notices("job")
     assert (stored.node, stored.source, stored.action) == ("n", "azure", "Freeze")
-    assert (stored.kind, stored.event, stored.deadline) == (Kind.MAINTENANCE, "event-7", freeze.deadline)
+    assert (stored.kind, stored.event, stored.deadline) == (
+        NoticeKind.MAINTENANCE,
+        "event-7",
+        freeze.deadline,
+    )
 
 
 def test_a_source_that_cannot_be_asked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dray.driver.capacity.market import SHORT_SECONDS, Held, MarketChoice
-from dray.driver.capacity.policy import Decision, Rule, Situation
+from dray.driver.capacity.policy import CapacityDecision, Rule, Situation
 
 pytestmark = pytest.mark.unit
 
@@ -22,7 +22,7 @@ def situation(elapsed: float, *, work_hours: float, deadline: float = 10 * HOUR)
     )
 
 
-def look(choice: MarketChoice, now: Situation, there: Held) -> Decision | None:
+def look(choice: MarketChoice, now: Situation, there: Held) -> CapacityDecision | None:
     return choice.look(now, there, now.elapsed)
 
 

@@ -40,7 +40,7 @@ from dray.driver.telling.metrics import (
 )
 from dray.engine.loop_stats import LoopStats
 from dray.engine.replica import ReplicaStatus
-from dray.notices.notice import Kind, Notice
+from dray.notices.notice import Notice, NoticeKind
 from dray.report import Pulse
 from dray.store import ReplicaState
 
@@ -163,7 +163,7 @@ def test_losses_notices_and_a_store_that_is_away() -> None:
     job = Job()
     lost = ReplicaLost(name="j/1/replica-0", node="n", cause="node_lost", reason="its node died")
     notice = Notice(
-        source="aws", id="1", kind=Kind.INTERRUPTION, action="terminate", deadline=None, seen_at=1.0
+        source="aws", id="1", kind=NoticeKind.INTERRUPTION, action="terminate", deadline=None, seen_at=1.0
     )
     job.hear(lost, lost, NodeNoticed(node="n", host="h", notice=notice), StoreAway(error="OperationalError"))
     assert job.kept.of(LOSSES) == {"node_lost": 2}

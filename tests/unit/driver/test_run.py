@@ -45,7 +45,7 @@ from dray.job.beginning.opening import open_job
 from dray.job.open_job import OpenJob, reopen
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.notices import Kind, Notice
+from dray.notices import Notice, NoticeKind
 from dray.shard.task import Ended, TaskResult
 from dray.store import AttemptCause, JobState, Store
 from tests.support.clocks import replace_here
@@ -155,7 +155,7 @@ def test_notices_are_obeyed_and_replicas_watched_while_the_store_is_away(
         scene.store.error = AWAY
         deadline = time.time() + 30
         notice = Notice(
-            source="aws", kind=Kind.INTERRUPTION, action="stop", deadline=deadline, seen_at=0.0, id="1"
+            source="aws", kind=NoticeKind.INTERRUPTION, action="stop", deadline=deadline, seen_at=0.0, id="1"
         )
         scene.fleet.fresh.append((NODE, notice))
         yield from scene.until(lambda: scene.fleet.drained == [NODE])
@@ -182,7 +182,9 @@ def test_a_notice_that_came_while_the_store_was_away_explains_the_loss_of_that_t
         yield from scene.until(scene.is_ready)
         scene.store.error = AWAY
         yield from scene.until(lambda: bool(scene.told(StoreAway)))
-        notice = Notice(source="aws", kind=Kind.INTERRUPTION, action="stop", deadline=None, seen_at=0, id="1")
+        notice = Notice(
+            source="aws", kind=NoticeKind.INTERRUPTION, action="stop", deadline=None, seen_at=0, id="1"
+        )
         scene.fleet.fresh.append((NODE, notice))
         process = scene.fleet.processes[0]
         yield from scene.until(lambda: bool(process.drains))

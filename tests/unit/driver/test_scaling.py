@@ -52,7 +52,7 @@ from tests.unit.driver.scripted import Heard
 pytestmark = pytest.mark.unit
 
 QUICK = Intervals(
-    step=0.02, status=0.02, orders=0.1, shards=0.05, relaunch=0.01,
+    step=0.02, status=0.02, stop_signals=0.1, shards=0.05, relaunch=0.01,
     scale=0.05, grow=0.05, shrink=0.1, missing=0.3,
 )  # fmt: skip
 ROWS = 60

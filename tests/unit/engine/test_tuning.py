@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.engine.tuning import Limits, Tuned, Tuner, Tuning, candidates_of, refuse_untunable, tuning_for
+from dray.engine.tuning import BatchLimits, Tuned, Tuner, Tuning, candidates_of, refuse_untunable, tuning_for
 from dray.engine.vllm_adapter.core.tuned_scheduler import asking, tuner_for
 from dray.errors import ConfigError
 
 pytestmark = pytest.mark.unit
 
-STARTED = Limits(256, 8192)
+STARTED = BatchLimits(256, 8192)
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Machine:
         parts = (max(0.0, computed - 100) / 40 for computed, _ in self.running)
         return self.ended + sum(min(1.0, part) for part in parts)
 
-    def _step(self, limits: Limits) -> None:
+    def _step(self, limits: BatchLimits) -> None:
         while len(self.running) < limits.seqs and self.ended + len(self.running) < self.rows:
             self.running.append([0.0, 100.0 + self.rng.randint(20, 60)])
         budget = limits.tokens
@@ -71,7 +71,7 @@ class Machine:
         self.running = [one for one in self.running if one[0] < one[1]]
 
 
-def _rate(best: int, limits: Limits) -> float:
+def _rate(best: int, limits: BatchLimits) -> float:
     """Sequences a second under fixed limits, in the long run."""
     machine = Machine(best, random.Random(5))
     for _ in range(1500):
@@ -128,14 +128,14 @@ def test_a_pause_of_the_engine_is_no_candidates_fault(seed: int) -> None:
         machine.running.clear()
         machine.now += 10.0
         machine.idle = True
-    assert _rate(64, tuner.result.limits) >= 0.95 * _rate(64, Limits(64, 8192))
+    assert _rate(64, tuner.result.limits) >= 0.95 * _rate(64, BatchLimits(64, 8192))
 
 
 @given(seqs=st.integers(1, 2048), tokens=st.integers(1, 32768), which=st.tuples(st.booleans(), st.booleans()))
 def test_candidates_stay_within_what_the_engine_allocated_for(
     seqs: int, tokens: int, which: tuple[bool, bool]
 ) -> None:
-    started = Limits(seqs, tokens)
+    started = BatchLimits(seqs, tokens)
     found = candidates_of(started, seqs=which[0], tokens=which[1])
     assert started in found
     assert len(set(found)) == len(found) <= 8
@@ -152,14 +152,14 @@ def test_too_few_rows_change_nothing() -> None:
 
 
 def test_one_candidate_needs_no_window() -> None:
-    tuner = Tuner(Limits(1, 16), [Limits(1, 16)], budget=100)
+    tuner = Tuner(BatchLimits(1, 16), [BatchLimits(1, 16)], budget=100)
     assert tuner.result is not None
-    assert tuner.result.limits == Limits(1, 16)
+    assert tuner.result.limits == BatchLimits(1, 16)
 
 
 def test_a_choice_survives_json() -> None:
     tuned = Tuned(
-        limits=Limits(32, 512), started=STARTED, gain=1.25, candidates=8, seconds=3.5, sequences=400.5
+        limits=BatchLimits(32, 512), started=STARTED, gain=1.25, candidates=8, seconds=3.5, sequences=400.5
     )
     assert Tuned.of(orjson.loads(orjson.dumps(asdict(tuned)))) == tuned
     assert "1.25 times as fast" in tuned.line

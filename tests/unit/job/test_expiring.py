@@ -75,7 +75,7 @@ def test_a_crash_while_rows_expire_is_gone_on_from(make_settings: MakeSettings) 
     again = opened(make_settings(completion_window=None))
     with open_store(job.settings.store_url, create=False) as store:
         assert store.get_job(job.job_id).state is JobState.IN_PROGRESS
-        assert not store.orders(job.job_id).stop
+        assert not store.stop_signals(job.job_id).stop
     release(again)
 
 

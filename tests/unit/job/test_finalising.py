@@ -12,7 +12,7 @@ import pytest
 
 from dray.account import Span
 from dray.engine.protocol import EngineInfo
-from dray.engine.tuning import Limits, Tuned
+from dray.engine.tuning import BatchLimits, Tuned
 from dray.job.beginning.opening import open_job
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.reporting import ReplicaAccount
@@ -183,8 +183,8 @@ def test_what_auto_found_is_told_where_settings_were_compared(
     job = open_job(make_settings())
     answered(job)
     tuned = Tuned(
-        limits=Limits(64, 2048), started=Limits(256, 8192), gain=1.25, candidates=compared, seconds=8.0,
-        sequences=900.0,
+        limits=BatchLimits(64, 2048), started=BatchLimits(256, 8192), gain=1.25, candidates=compared,
+        seconds=8.0, sequences=900.0,
     )  # fmt: skip
     result = finalise_job(job, Timeline(), [ReplicaAccount(name="job/1/replica-0", tuned=tuned)])
     page = (Path(job.settings.output) / "report.html").read_text()
@@ -219,7 +219,12 @@ def test_a_replica_is_learned_from_with_the_limits_that_it_ran_under() -> None:
         max_num_batched_tokens=8192,
     )  # fmt: skip
     tuned = Tuned(
-        limits=Limits(64, 2048), started=Limits(256, 8192), gain=1.25, candidates=5, seconds=1, sequences=9
+        limits=BatchLimits(64, 2048),
+        started=BatchLimits(256, 8192),
+        gain=1.25,
+        candidates=5,
+        seconds=1,
+        sequences=9,
     )
     ran = ReplicaAccount(name="r", info=info, tuned=tuned).ran_as
     assert ran is not None

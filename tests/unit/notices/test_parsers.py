@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.notices import Kind, Notice, SourceError
+from dray.notices import Notice, NoticeKind, SourceError
 from dray.notices.asking import Answer, json_object
 from dray.notices.aws import interruption, rebalance
 from dray.notices.azure_events import KINDS, scheduled
@@ -35,7 +35,7 @@ def test_aws_example() -> None:
     notice = interruption(said(b'{"action": "stop", "time": "2026-11-21T08:22:00Z"}'), NOW)
     assert notice == Notice(
         source="aws",
-        kind=Kind.INTERRUPTION,
+        kind=NoticeKind.INTERRUPTION,
         action="stop",
         deadline=1_795_249_320.0,
         seen_at=NOW,
@@ -123,7 +123,7 @@ def test_a_taint_keeps_the_time_it_was_put_there() -> None:
 
 def test_a_pod_whose_timestamp_is_unreadable_is_deleted_all_the_same() -> None:
     (notice,) = deletion(said({"metadata": {"deletionTimestamp": "x", "uid": "u"}}), NOW)
-    assert (notice.kind, notice.deadline, notice.id) == (Kind.TERM, None, "kubernetes/pod/u")
+    assert (notice.kind, notice.deadline, notice.id) == (NoticeKind.TERM, None, "kubernetes/pod/u")
 
 
 # -- junk -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.notices import Kind, Notice, Source, SourceError, Watcher
+from dray.notices import Notice, NoticeKind, Source, SourceError, Watcher
 from dray.notices.watcher import LONGEST_PAUSE, retry_pause
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
 
 def notice(id_: str, **changes: object) -> Notice:
     values: dict[str, object] = {"deadline": None, "seen_at": 1.0, "id": id_} | changes
-    return Notice(source="test", kind=Kind.TAINT, action="test", **values)  # type: ignore[arg-type]
+    return Notice(source="test", kind=NoticeKind.TAINT, action="test", **values)  # type: ignore[arg-type]
 
 
 class Script:

@@ -16,7 +16,7 @@ from dray.cli import calibrating
 from dray.errors import ConfigError
 from dray.planner.calibrating import Probe, calibration_of, model_seconds
 from dray.planner.catalogue import Measured, calibrated, known_catalogue, save, saved
-from dray.planner.cost import Replica, Setting
+from dray.planner.cost import ModelledReplica, Setting
 from dray.planner.models import model_facts
 
 pytestmark = pytest.mark.unit
@@ -33,7 +33,7 @@ def found(step: float, sampled: float, prompt: float, request: float) -> dict[st
         "start": 9.0, "version": "0.32.0", "config": CONFIG, "seqs": 256, "batched_tokens": 4096,
     }  # fmt: skip
     machine = Measured(name="x", gemm=base["gemm"], bandwidth=2e10, memory=2e10, step=0, day=DAY)  # type: ignore[arg-type]
-    replica = Replica(
+    replica = ModelledReplica(
         model=model_facts(json.loads(CONFIG)),
         device=calibrated(machine).device,
         link=None,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.planner.catalogue import known_catalogue, load_catalogue
-from dray.planner.cost import PRIOR, Demand, Limits, Setting, plans
+from dray.planner.cost import PRIOR, Demand, PlanLimits, Setting, plans
 from dray.planner.efficiencies import learned, model_key, start_seconds, with_starts
 from dray.planner.measured_run import Setup, expected_seconds, forecast, instance_of, measured_phi, setup_of
 from dray.planner.models import model_facts, read_model
@@ -136,7 +136,7 @@ def test_a_run_over_several_devices_that_is_as_fast_as_the_model_says_has_a_phi_
     setup = setup_of(config, "NVIDIA L40S", split, seqs=256, tokens=8192, catalogue=catalogue)
     assert setup is not None and setup.instance.link is not None and setup.instance.devices >= 4
     model = model_facts(LLAMA_70B)
-    limits = Limits(hardware=(hardware,), nodes=split.get("nnodes"))
+    limits = PlanLimits(hardware=(hardware,), nodes=split.get("nnodes"))
     found = plans(demand, model, catalogue, limits, today=date(2026, 11, 24))
     own = setup.setting
     plan = next(
@@ -177,7 +177,7 @@ def test_a_run_with_a_part_of_the_memory_that_is_as_fast_as_the_model_says_has_a
     """A smaller share of the memory holds fewer sequences at a time: the plan counts that."""
     catalogue, share = load_catalogue(), 0.45
     demand = Demand(rows=10_000, input_tokens=500, output_tokens=100)
-    limits = Limits(hardware=("g6e.xlarge",), gpu_memory_utilization=share)
+    limits = PlanLimits(hardware=("g6e.xlarge",), gpu_memory_utilization=share)
     plan = plans(demand, model_facts(LLAMA_8B), catalogue, limits, today=date(2026, 11, 24)).plans[0]
     setup = setup_of(
         json.dumps(LLAMA_8B), "NVIDIA L40S", {"gpu_memory_utilization": share},

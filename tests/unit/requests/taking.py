@@ -10,7 +10,7 @@ import pytest
 from dray.errors import InputError, Problem
 from dray.kinds import Kind
 from dray.requests.ingest import Ingested, cut, ingest
-from dray.requests.reading.readers import Limits
+from dray.requests.reading.readers import ReadLimits
 from dray.requests.sources import Source, source_of
 from dray.requests.spool.spool import decode, read_shard
 
@@ -34,7 +34,7 @@ def prompts(folder: Path, *inputs: str, **options: Any) -> list[tuple[str, Any]]
     return asked(take(folder, source_of(inputs, kind=Kind.COMPLETION, **options)))
 
 
-def problems(folder: Path, *inputs: str, limits: Limits | None = None, **options: Any) -> list[Problem]:
+def problems(folder: Path, *inputs: str, limits: ReadLimits | None = None, **options: Any) -> list[Problem]:
     with pytest.raises(InputError) as caught:
         take(folder, source_of(inputs, kind=Kind.COMPLETION, **options), limits=limits)
     assert list(folder.glob("job/*")) == []

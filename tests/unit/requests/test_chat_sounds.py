@@ -18,7 +18,7 @@ from dray.kinds import Kind
 from dray.requests.columns.row_builder import row_builder
 from dray.requests.media.medium import IMAGES, NAMED, SOUNDS, data_url
 from dray.requests.media.placing import media_in, media_placer, parts_placer
-from dray.requests.reading.readers import Limits, RawRow, files_of, read_rows
+from dray.requests.reading.readers import RawRow, ReadLimits, files_of, read_rows
 from dray.requests.reading.settling import settled
 from dray.requests.sources import JsonlBatch, RowDefaults, Rows, RowShape, source_of, template_digest
 from dray.requests.spool.spool import encode_line
@@ -224,7 +224,7 @@ def test_messages_are_found_beside_a_column_of_sounds(tmp_path: Path) -> None:
     for file in (lines, table):
         source, said = settled(source_of(str(file), audio_column="s", audio_root="/data"))
         assert said is not None
-        [found] = read_rows(source, files_of(source), RowDefaults(), Limits())
+        [found] = read_rows(source, files_of(source), RowDefaults(), ReadLimits())
         assert found.envelope is not None, found.bad
         assert found.envelope.body == body(part("/data/1.wav"), TEXT)
 
@@ -235,7 +235,7 @@ def test_messages_are_found_beside_a_column_of_sounds(tmp_path: Path) -> None:
 def read(path: Path, **options: Any) -> list[RawRow]:
     source = source_of(str(path), **options)
     assert isinstance(source, JsonlBatch)
-    return list(read_rows(source, files_of(source), RowDefaults(), Limits()))
+    return list(read_rows(source, files_of(source), RowDefaults(), ReadLimits()))
 
 
 def test_a_batch_file_names_the_row_whose_sound_is_none(tmp_path: Path) -> None:

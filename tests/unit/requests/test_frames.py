@@ -12,7 +12,7 @@ import pytest
 from dray.errors import ConfigError
 from dray.kinds import Kind
 from dray.requests.reading.frames import frame_to_source
-from dray.requests.reading.readers import Limits, files_of, read_rows, source_digest
+from dray.requests.reading.readers import ReadLimits, files_of, read_rows, source_digest
 from dray.requests.reading.settling import settled
 from dray.requests.sources import RowDefaults, RowShape, Source
 from tests.unit.requests.taking import asked, take
@@ -107,7 +107,7 @@ def test_objects_without_a_name_are_kept_and_asked_as_others_are(tmp_path: Path)
     frame = pandas.DataFrame({"messages": [[USER], [USER]], "tools": [[tool], None], "meta": [{"a": {}}, {}]})
     shape = RowShape(keep_columns=("meta",))
     source, _ = settled(frame_to_source(frame, tmp_path / "f", shape))
-    rows = list(read_rows(source, files_of(source), RowDefaults(), Limits()))
+    rows = list(read_rows(source, files_of(source), RowDefaults(), ReadLimits()))
     assert [row.envelope and row.envelope.body for row in rows] == [
         {"messages": [USER], "tools": [tool]},
         {"messages": [USER]},

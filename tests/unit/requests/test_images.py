@@ -15,7 +15,7 @@ from dray.errors import ConfigError
 from dray.requests.columns.row_builder import row_builder
 from dray.requests.media.medium import IMAGES, NAMED, MediaRoot, data_url
 from dray.requests.media.placing import parts_placer
-from dray.requests.reading.readers import Limits, RawRow, files_of, read_rows
+from dray.requests.reading.readers import RawRow, ReadLimits, files_of, read_rows
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, source_of, template_digest
 from dray.requests.spool.spool import encode_line
 from dray.requests.validate import BadRow
@@ -251,7 +251,7 @@ def _completion() -> Any:
 
 def read(path: Path, root: str | None) -> list[RawRow]:
     source = source_of(str(path), image_root=root)
-    return list(read_rows(source, files_of(source), RowDefaults(), Limits()))
+    return list(read_rows(source, files_of(source), RowDefaults(), ReadLimits()))
 
 
 def test_a_batch_file_names_the_row_whose_image_is_none(tmp_path: Path) -> None:

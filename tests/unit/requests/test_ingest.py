@@ -18,7 +18,7 @@ from dray.errors import InputError, Problem
 from dray.kinds import Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Outcome, Request
-from dray.requests.reading.readers import Limits
+from dray.requests.reading.readers import ReadLimits
 from dray.requests.rules import note_on_fields, note_on_names
 from dray.requests.sources import RowDefaults, source_of
 from dray.requests.spool.spool import decode, read_shard
@@ -87,7 +87,7 @@ def test_defaults_reach_the_bodies(tmp_path: Path) -> None:
 def test_each_problem_names_file_line_and_field_in_input_order(tmp_path: Path) -> None:
     first = write(tmp_path, "oops", row("a"), row(""), row("b", url="/v2"), name="1.jsonl")
     second = write(tmp_path, row("c"), row("a"), "[]", row("x\0"), "x" * 500, name="2.jsonl")
-    problems = refused(tmp_path, first, second, limits=Limits(line_bytes=400))
+    problems = refused(tmp_path, first, second, limits=ReadLimits(line_bytes=400))
     assert [(p.code, p.file, p.line, p.field) for p in problems] == [
         ("invalid_json", first, 1, None),
         ("missing_custom_id", first, 3, "custom_id"),

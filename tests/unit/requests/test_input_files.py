@@ -25,7 +25,7 @@ from dray.requests.ingest import Ingested, ingest
 from dray.requests.reading.frames import frame_to_source
 from dray.requests.reading.inputs import expand
 from dray.requests.reading.json_lines import json_lines
-from dray.requests.reading.readers import Limits
+from dray.requests.reading.readers import ReadLimits
 from dray.requests.sources import RowShape, Source, source_of
 
 pytestmark = pytest.mark.unit
@@ -38,13 +38,15 @@ ROWS: list[dict[str, Any]] = [
 LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode()
 
 
-def take(folder: Path, source: Source, skip_invalid: bool = False, limits: Limits | None = None) -> Ingested:
+def take(
+    folder: Path, source: Source, skip_invalid: bool = False, limits: ReadLimits | None = None
+) -> Ingested:
     spool = str(folder / "job" / "spool.jsonl")
     return ingest(source, spool_uri=spool, skip_invalid=skip_invalid, limits=limits)
 
 
 def refused(
-    folder: Path, source: Source, skip_invalid: bool = False, limits: Limits | None = None
+    folder: Path, source: Source, skip_invalid: bool = False, limits: ReadLimits | None = None
 ) -> InputError:
     with pytest.raises(InputError) as caught:
         take(folder, source, skip_invalid, limits)
@@ -166,7 +168,7 @@ def test_a_json_array_is_said_once_with_the_command_that_converts_it(
     tmp_path: Path, content: bytes, limit: int, skip_invalid: bool
 ) -> None:
     path = put(tmp_path, "in.json", content)
-    limits = Limits(line_bytes=limit)
+    limits = ReadLimits(line_bytes=limit)
     for source in (source_of(path), source_of(path, prompt_column="custom_id")):
         [problem] = refused(tmp_path, source, skip_invalid, limits).problems
         assert (problem.code, problem.file, problem.line) == ("not_json_lines", path, None)

@@ -15,7 +15,7 @@ from dray.errors import ConfigError, DrayError
 from dray.job.options.request import JobRequest
 from dray.requests.reading import queries
 from dray.requests.reading.queries import _query_failed, check_database, query_name, query_rows
-from dray.requests.reading.readers import Limits, source_digest
+from dray.requests.reading.readers import ReadLimits, source_digest
 from dray.requests.sources import RowShape, SqlQuery, source_of
 from dray.requests.validate import BadRow
 from tests.unit.requests.taking import problems, prompts, take
@@ -80,7 +80,7 @@ def test_texts_of_a_query_have_the_limit_of_lines(tmp_path: Path) -> None:
     found = [row.code if isinstance(row, BadRow) else row["n"] for _, row in query_rows(source, 200)]
     assert found == [1, "line_too_long", 3]
     options: dict[str, Any] = {"query": query, "prompt_column": "q", "id_column": "n"}
-    [problem] = problems(tmp_path, url, limits=Limits(line_bytes=200), **options)
+    [problem] = problems(tmp_path, url, limits=ReadLimits(line_bytes=200), **options)
     assert (problem.code, problem.line) == ("line_too_long", 2)
 
 

@@ -18,7 +18,7 @@ from dray.kinds import Kind
 from dray.requests.columns.row_builder import row_builder
 from dray.requests.media.medium import NAMED, SOUNDS, MediaRoot, data_url
 from dray.requests.media.placing import media_in, media_placer
-from dray.requests.reading.readers import Limits, RawRow, files_of, read_rows
+from dray.requests.reading.readers import RawRow, ReadLimits, files_of, read_rows
 from dray.requests.sameness import doubt_of, key_of
 from dray.requests.sources import JsonlBatch, RowDefaults, Rows, RowShape, source_of, template_digest
 from dray.requests.spool.spool import encode_line
@@ -190,7 +190,7 @@ def test_a_sound_in_parquet_may_be_longer_than_a_text(tmp_path: Path, nested: bo
     cells = [{"bytes": sound, "path": "1.wav"}] if nested else [sound]
     parquet.write_table(pyarrow.table({"s": cells, "note": ["x"]}), file)
     source = source_of(str(file), kind=Kind.TRANSCRIPTION, audio_column="s")
-    [row] = read_rows(source, files_of(source), RowDefaults(), Limits(line_bytes=1000))
+    [row] = read_rows(source, files_of(source), RowDefaults(), ReadLimits(line_bytes=1000))
     assert row.envelope is not None, row.bad
 
 
@@ -200,7 +200,7 @@ def test_a_sound_in_parquet_may_be_longer_than_a_text(tmp_path: Path, nested: bo
 def read(path: Path, **sampling: Any) -> list[RawRow]:
     source = source_of(str(path), audio_root="/data")
     assert isinstance(source, JsonlBatch)
-    return list(read_rows(source, files_of(source), RowDefaults(sampling=sampling), Limits()))
+    return list(read_rows(source, files_of(source), RowDefaults(sampling=sampling), ReadLimits()))
 
 
 def test_a_batch_file_names_the_row_whose_sound_is_none(tmp_path: Path) -> None:

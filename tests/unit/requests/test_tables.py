@@ -20,7 +20,7 @@ from pyarrow import parquet
 from dray.errors import InputError
 from dray.kinds import Kind
 from dray.requests.reading import tables
-from dray.requests.reading.readers import Limits, files_of, read_rows
+from dray.requests.reading.readers import ReadLimits, files_of, read_rows
 from dray.requests.sources import RowDefaults, Rows, source_of
 from dray.requests.validate import BadRow
 from tests.unit.requests.taking import asked, problems, prompts, take
@@ -75,7 +75,7 @@ def test_tsv_with_template_and_ids(tmp_path: Path) -> None:
 def test_csv_problems_name_the_line(tmp_path: Path) -> None:
     content = b'id,text\n1,a\n1,b\n2,"x\ny"\n3\n4,\xff\n5,n\0l\n6,' + b"x" * 300 + b"\n,empty\n"
     path = put(tmp_path, "in.csv", content)
-    found = problems(tmp_path, path, prompt_column="text", id_column="id", limits=Limits(line_bytes=200))
+    found = problems(tmp_path, path, prompt_column="text", id_column="id", limits=ReadLimits(line_bytes=200))
     assert [(p.code, p.line, p.field) for p in found] == [
         ("duplicate_custom_id", 3, "custom_id"),
         ("invalid_csv", 6, None),
@@ -122,7 +122,7 @@ def test_a_csv_header_that_cannot_be_read_is_a_problem_of_the_file(
     tmp_path: Path, content: bytes, code: str, told: str
 ) -> None:
     path = put(tmp_path, "in.csv", content)
-    [problem] = problems(tmp_path, path, prompt_column="text", limits=Limits(line_bytes=200))
+    [problem] = problems(tmp_path, path, prompt_column="text", limits=ReadLimits(line_bytes=200))
     assert (problem.code, problem.file, problem.line) == (code, path, 1)
     assert told in problem.message
 
@@ -322,7 +322,8 @@ def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytes
     tracemalloc.start()
     try:
         read = sum(
-            row.envelope is not None for row in read_rows(source, files_of(source), RowDefaults(), Limits())
+            row.envelope is not None
+            for row in read_rows(source, files_of(source), RowDefaults(), ReadLimits())
         )
         _, most = tracemalloc.get_traced_memory()
     finally:
@@ -347,7 +348,7 @@ def test_columns_that_are_not_read_cost_nothing(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(tables, "BATCH_BYTES", 50_000)
     for template in ("{q}", "{q}{chat}", "{q}{image1}"):
         source = source_of(str(path), template=template)
-        list(read_rows(source, files_of(source), RowDefaults(), Limits()))
+        list(read_rows(source, files_of(source), RowDefaults(), ReadLimits()))
     texts, chats, image = asked_for
     assert texts == tables.BATCH_ROWS
     assert 30 < chats < 60  # of about a kilobyte each
@@ -405,7 +406,7 @@ def test_texts_that_repeat_do_not_fill_the_memory(tmp_path: Path, monkeypatch: p
             writer.write_batch(part.to_batches()[0], row_group_size=2000)
     assert path.stat().st_size < 2 * len(document)
     source = source_of(str(path), template="{document} {q}")
-    rows = read_rows(source, files_of(source), RowDefaults(), Limits())
+    rows = read_rows(source, files_of(source), RowDefaults(), ReadLimits())
     before = pyarrow.total_allocated_bytes()
     assert next(rows).envelope is not None
     assert pyarrow.total_allocated_bytes() - before < 100 << 20
@@ -444,7 +445,7 @@ def test_numbers_and_times_are_written_in_their_own_precision(
     path = tmp_path / "values.parquet"
     parquet.write_table(pyarrow.table({"n": values}), path)
     source = source_of(str(path), template="{n}")
-    rows = list(read_rows(source, files_of(source), RowDefaults(), Limits()))
+    rows = list(read_rows(source, files_of(source), RowDefaults(), ReadLimits()))
     asked = [row.envelope and row.envelope.body["messages"][0]["content"] for row in rows]
     assert asked == expected
     codes = [None if one else "missing_value" for one in expected]

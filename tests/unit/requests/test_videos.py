@@ -15,7 +15,7 @@ from dray.kinds import Kind
 from dray.requests.columns.row_builder import row_builder
 from dray.requests.media.medium import IMAGES, NAMED, SOUNDS, VIDEOS, data_url
 from dray.requests.media.placing import media_in, media_placer, parts_placer
-from dray.requests.reading.readers import Limits, RawRow, files_of, read_rows
+from dray.requests.reading.readers import RawRow, ReadLimits, files_of, read_rows
 from dray.requests.reading.settling import settled
 from dray.requests.sources import RowDefaults, RowShape, source_of, template_digest
 from dray.requests.spool.spool import encode_line
@@ -153,7 +153,7 @@ def test_a_video_may_be_larger_than_an_image() -> None:
 
 def read(path: Path, **options: Any) -> list[RawRow]:
     source, _ = settled(source_of(str(path), **options))
-    return list(read_rows(source, files_of(source), RowDefaults(), Limits(line_bytes=1000)))
+    return list(read_rows(source, files_of(source), RowDefaults(), ReadLimits(line_bytes=1000)))
 
 
 def test_a_column_of_videos_has_the_limit_of_videos(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_a_task_whose_replica_gave_it_up_gives_its_shard_back(
     assert receipt.rows > 0
 
 
-def test_orders_that_came_with_a_commit_are_not_asked_for(
+def test_signals_that_came_with_a_commit_are_not_asked_for(
     store: Store,
     job: OpenJob,
     shard: Shard,
@@ -261,19 +261,19 @@ def test_orders_that_came_with_a_commit_are_not_asked_for(
 ) -> None:
     monkeypatch.setattr(lease, "LOOK_EVERY", 2.0)
     asked: list[float] = []
-    orders = type(store).orders
+    signals = type(store).stop_signals
 
     def ask(self: Store, job_id: str) -> Any:
         asked.append(time.monotonic())
-        return orders(self, job_id)
+        return signals(self, job_id)
 
-    monkeypatch.setattr(type(store), "orders", ask)
+    monkeypatch.setattr(type(store), "stop_signals", ask)
     held = store.claim_shard(job.lease, shard.number, owner="me")
     assert held is not None
     with ShardLeaseKeeper(store, held, on_stop=lambda: None, say=lambda: None) as holder:
         end = time.monotonic() + 4.0
         while time.monotonic() < end:  # as a shard that commits all the time
-            holder.obey(orders(store, job.job_id))
+            holder.obey(signals(store, job.job_id))
             time.sleep(0.05)
         assert not asked
         until(lambda: bool(asked))  # it is quiet now
@@ -378,7 +378,7 @@ def test_the_holder_stops_by_its_own_clock_before_its_lease_ends(
 
     def fed(*values: Any) -> None:  # the shard has its place by then
         feed(*values)
-        monkeypatch.setattr(store, "orders", away)
+        monkeypatch.setattr(store, "stop_signals", away)
 
     monkeypatch.setattr(replica, "feed", fed)
     began = time.monotonic()

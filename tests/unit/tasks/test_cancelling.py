@@ -130,7 +130,7 @@ def test_ctrl_c_and_a_timeout_stop_the_shards_and_the_same_call_goes_on(
 
     def work() -> None:
         with open_store(job.settings.store_url, create=False) as store:
-            while not store.orders("job").stop:
+            while not store.stop_signals("job").stop:
                 time.sleep(0.05)
         stopped.set()
 

@@ -35,7 +35,7 @@ def test_a_job_that_would_stop_there_again_has_an_event_of_its_own(
     job = open_job(make_settings(job_id="job"))
 
     def work() -> None:
-        with telling.told(job):
+        with telling.report_lifecycle(job):
             put_to_rest(job, error)
             raise error
 

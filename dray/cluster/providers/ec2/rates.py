@@ -10,7 +10,7 @@ from typing import Any
 from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.errors import ConfigError
 from dray.planner.catalogue import load_catalogue
-from dray.planner.cost import Demand, Limits, plans
+from dray.planner.cost import Demand, PlanLimits, plans
 from dray.planner.models import FORMATS, ModelFacts, model_facts, read_model, unknown_family
 from dray.weights.source.configuration import configuration_of
 
@@ -49,10 +49,10 @@ def token_rates(settings: EC2Settings, today: date) -> dict[str, float]:
     return rates
 
 
-def _limits(settings: EC2Settings, model: ModelFacts) -> Limits:
+def _limits(settings: EC2Settings, model: ModelFacts) -> PlanLimits:
     """What the engine's arguments leave: it takes a split that it is given, and no other."""
     known = settings.quantization in FORMATS and not model.quantized
-    return Limits(
+    return PlanLimits(
         hardware=_known(settings.instance_types),
         max_machines=settings.nnodes,
         weights=(str(settings.quantization),) if known else (),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dray.engine.tuning import Limits, Tuned, Tuner, Tuning, candidates_of
+from dray.engine.tuning import BatchLimits, Tuned, Tuner, Tuning, candidates_of
 
 _logger = logging.getLogger(__name__)
 _LIMITS = ("max_num_active_reqs", "max_num_scheduled_tokens")  # of vLLM's scheduler
@@ -98,7 +98,7 @@ def tuner_for(scheduler: Any) -> SchedulerTuner | None:
     if not all(hasattr(scheduler, name) for name in _LIMITS):
         _logger.warning("--auto: this vLLM's limits cannot change while it runs; they stay as started")
         return None
-    started = Limits(*(getattr(scheduler, name) for name in _LIMITS))
+    started = BatchLimits(*(getattr(scheduler, name) for name in _LIMITS))
     tokens = _asked.tokens and not _takes_whole(scheduler.scheduler_config)
     if not (tokens or _asked.seqs):
         _logger.warning("--auto: the tokens of a step have to stay as started; there is nothing to find out")

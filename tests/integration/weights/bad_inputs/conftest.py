@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from dray.weights.fetch import transfer
-from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.limits import FetchLimits
 from dray.weights.node.places import CACHE_VARIABLE
 from dray.weights.source.checkpoint import INDEX
 from tests.integration.weights.bad_inputs.support import (
@@ -70,7 +70,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Limiter:
     """Give up sooner than in life."""
 
     def limit(**limits: Any) -> None:
-        monkeypatch.setattr(transfer, "Limits", lambda: Limits(**limits))
+        monkeypatch.setattr(transfer, "FetchLimits", lambda: FetchLimits(**limits))
 
     return limit
 

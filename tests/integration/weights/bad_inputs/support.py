@@ -22,7 +22,7 @@ import pytest
 from dray.errors import WeightsError
 from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, Manifest, check_remote, read_manifest
-from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.limits import FetchLimits
 from dray.weights.loading.streamed import StreamedWeights
 from dray.weights.source.manifest import ModelFile
 from tests.support.s3_emulator import EmulatorProcess
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[4]
 URI = "s3://bucket/models/m"
 FIRST, SECOND = "model-1.safetensors", "model-2.safetensors"
 CHUNK = 256 << 10
-WINDOW = Limits().largest_window
+WINDOW = FetchLimits().largest_window
 
 
 Limiter = Callable[..., None]

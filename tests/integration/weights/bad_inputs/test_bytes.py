@@ -13,7 +13,7 @@ import pytest
 from dray.errors import WeightsError
 from dray.weights import LocalModel, Manifest, read_manifest
 from dray.weights.fetch.chunks import ChunkPlan
-from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.limits import FetchLimits
 from dray.weights.fetch.origin import Address
 from dray.weights.fetch.schedule import Turn
 from dray.weights.source.manifest import PUBLISHED
@@ -143,6 +143,6 @@ def test_row_12_a_poisoned_peer_is_quarantined_and_the_origin_asked(
         folder = model.wait_whole()
         assert (folder / SECOND).read_bytes() == (origin / SECOND).read_bytes()
     assert model.outcome is not None
-    assert 1 <= model.outcome.faults["corrupt"] <= Limits().peer_window
-    assert liar.requests <= Limits().peer_window
+    assert 1 <= model.outcome.faults["corrupt"] <= FetchLimits().peer_window
+    assert liar.requests <= FetchLimits().peer_window
     assert sum(server.served().values()) >= sum(file.size for file in published.files if file.is_weights)

@@ -176,7 +176,7 @@ def test_row_05_files_that_the_index_does_not_name_are_not_read(
     manifest = known(server)
     check_remote(manifest, server.options)
     model = arrives(manifest, server.options, origin)
-    assert not (model.shelf.whole / "consolidated.safetensors").exists()
+    assert not (model.paths.whole / "consolidated.safetensors").exists()
     assert not any(name.endswith("consolidated.safetensors") for name in server.served())
 
 

@@ -101,7 +101,7 @@ def test_row_17_pickles_are_neither_read_nor_loaded(
     for name in ("pytorch_model.bin", "training_args.bin", "modeling_evil.py"):
         (origin / name).write_bytes(pickle.dumps(Evil()))
     model = arrives(known(server), server.options, origin)
-    names = {file.name for file in model.shelf.whole.iterdir()}
+    names = {file.name for file in model.paths.whole.iterdir()}
     assert names == {"config.json", "merges.txt", FIRST, SECOND, INDEX, READY, ".dray-model.json"}
     (origin / INDEX).unlink()
     (origin / SECOND).write_bytes(pickle.dumps(Evil()))  # under another name

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dray.planner.catalogue import load_catalogue
-from dray.planner.cost import Demand, Limits, Plans, Replica, Setting, plans
+from dray.planner.cost import Demand, ModelledReplica, PlanLimits, Plans, Setting, plans
 from dray.planner.cost.memory import kv_capacity, length_that_fits, missing_bytes
 from dray.planner.models import model_facts
 from tests.support.model_configs import LLAMA_8B
@@ -24,7 +24,7 @@ JOB = Demand(rows=10_000, input_tokens=2000, output_tokens=100)
 
 
 def planned(demand: Demand = JOB, **limits: Any) -> Plans:
-    return plans(demand, model_facts(LLAMA_8B), load_catalogue(), Limits(**limits), today=TODAY)
+    return plans(demand, model_facts(LLAMA_8B), load_catalogue(), PlanLimits(**limits), today=TODAY)
 
 
 def test_an_l4_starts_with_less_than_llamas_context() -> None:
@@ -68,7 +68,7 @@ def test_the_largest_stage_of_a_pipeline_bounds_the_cache(layers: int, held: int
 
 
 @given(replicas(), demands(), st.integers(1, 10**7))
-def test_the_length_that_fits_is_the_longest(replica: Replica, demand: Demand, most: int) -> None:
+def test_the_length_that_fits_is_the_longest(replica: ModelledReplica, demand: Demand, most: int) -> None:
     model = replace(replica.model, max_length=most)
 
     def missing(length: float) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dray.errors import ConfigError
 from dray.planner.catalogue import Measured, calibrated, load_catalogue
-from dray.planner.cost import Demand, Limits, Phi, Plans, best_of_each, plans
+from dray.planner.cost import Demand, Phi, PlanLimits, Plans, best_of_each, plans
 from dray.planner.models import model_facts
 from tests.support.model_configs import DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, LLAMA_405B, QWEN3_235B_A22B
 from tests.support.planning import demands, models
@@ -26,7 +26,7 @@ JOB = Demand(rows=1_000_000, input_tokens=2000, output_tokens=100, hit_share=0.8
 
 
 def planned(config: dict[str, Any] = LLAMA_8B, demand: Demand = JOB, **limits: Any) -> Plans:
-    return plans(demand, model_facts(config), CATALOGUE, Limits(**limits), today=TODAY)
+    return plans(demand, model_facts(config), CATALOGUE, PlanLimits(**limits), today=TODAY)
 
 
 def test_the_cheapest_is_first_and_is_explained() -> None:
@@ -59,7 +59,9 @@ def test_a_checkpoint_of_fp32_runs_as_bf16_on_gpus_and_as_it_is_on_a_machine_at_
             prompt=1e-5, day=TODAY,
         )
     )  # fmt: skip
-    kept = plans(JOB, model_facts(full), CATALOGUE.with_instance(own), Limits(hardware=("own",)), today=TODAY)
+    kept = plans(
+        JOB, model_facts(full), CATALOGUE.with_instance(own), PlanLimits(hardware=("own",)), today=TODAY
+    )
     assert {(plan.setting.weights, plan.setting.kv) for plan in kept.plans} == {("fp32", "fp32")}
 
 
@@ -180,14 +182,14 @@ def test_a_request_longer_than_the_model_takes() -> None:
 def test_heads_that_cannot_be_split() -> None:
     found = plans(
         JOB, model_facts({**LLAMA_8B, "num_attention_heads": 34, "num_key_value_heads": 2, "head_dim": 128}),
-        CATALOGUE, Limits(hardware=("p5.48xlarge",)), today=TODAY,
+        CATALOGUE, PlanLimits(hardware=("p5.48xlarge",)), today=TODAY,
     )  # fmt: skip
     assert any("34 attention heads cannot be split over 4 devices" in one.reason for one in found.refusals)
 
 
 def test_old_prices_are_said_and_widen_the_interval() -> None:
     day = date(2026, 2, 10)
-    limits = Limits(hardware=("g6e.xlarge",), spot=False)
+    limits = PlanLimits(hardware=("g6e.xlarge",), spot=False)
     fresh = plans(JOB, model_facts(LLAMA_8B), CATALOGUE, limits, today=day).plans[0]
     old = plans(JOB, model_facts(LLAMA_8B), CATALOGUE, limits, today=TODAY).plans[0]
     assert old.dollars.likely == fresh.dollars.likely
@@ -198,7 +200,7 @@ def test_old_prices_are_said_and_widen_the_interval() -> None:
 
 
 def test_prices_of_the_day_hold() -> None:
-    found = plans(JOB, model_facts(LLAMA_8B), CATALOGUE, Limits(), today=date(2024, 9, 30))
+    found = plans(JOB, model_facts(LLAMA_8B), CATALOGUE, PlanLimits(), today=date(2024, 9, 30))
     assert {plan.instance.name for plan in found.plans} >= {"g6e.xlarge", "p5.48xlarge"}
     assert not any(plan.spot for plan in found.plans)
     assert any(
@@ -229,7 +231,7 @@ def test_a_price_of_the_users_is_that_of_its_market(
     assert {plan.spot for plan in found} == {False, True}
     assert {(plan.spot, plan.price.likely) for plan in found if plan.price.source == "user"} == expected
     late = plans(
-        JOB, model_facts(LLAMA_8B), CATALOGUE, Limits(hardware=("g6.xlarge",)), today=date(2027, 9, 1)
+        JOB, model_facts(LLAMA_8B), CATALOGUE, PlanLimits(hardware=("g6.xlarge",)), today=date(2027, 9, 1)
     )
     told = {plan.spot: note for plan in late.plans for note in plan.notes if "days old" in note}
     assert told[True].endswith("give one of your own: --price g6.xlarge:spot=DOLLARS.")
@@ -257,7 +259,7 @@ def test_phi_of_a_measured_device_is_used() -> None:
         assert (device, weights) == ("L40S", "bf16")
         return measured
 
-    limits = Limits(hardware=("g6e.xlarge",), spot=False)
+    limits = PlanLimits(hardware=("g6e.xlarge",), spot=False)
     found = plans(JOB, model_facts(LLAMA_8B), CATALOGUE, limits, today=TODAY, phi=phi)
     assert {plan.phi for plan in found.plans} == {measured}
     work = planned(hardware=("g6e.xlarge",), spot=False).plans[0].time.work
@@ -271,7 +273,7 @@ def test_a_calibrated_machine_is_an_entry_like_any_other() -> None:
     config = {**LLAMA_8B, **small, **heads, "torch_dtype": "float32"}
     catalogue = CATALOGUE.with_instance(calibrated(here))
     job = replace(JOB, rows=1000)
-    found = plans(job, model_facts(config), catalogue, Limits(hardware=("here",)), today=TODAY)
+    found = plans(job, model_facts(config), catalogue, PlanLimits(hardware=("here",)), today=TODAY)
     first = found.plans[0]
     assert first.dollars.likely == 0
     assert first.machines == 1
@@ -331,7 +333,7 @@ def test_phi_must_be_an_interval() -> None:
 @settings(max_examples=25)
 @given(demands(), models(), st.floats(1, 1e7), st.floats(0.01, 1e5))
 def test_no_valid_input_fails(demand: Demand, model: Any, deadline: float, budget: float) -> None:
-    limits = Limits(deadline=deadline, budget=budget, max_num_seqs=(256,), max_num_batched_tokens=(8192,))
+    limits = PlanLimits(deadline=deadline, budget=budget, max_num_seqs=(256,), max_num_batched_tokens=(8192,))
     found = plans(demand, model, CATALOGUE, limits, today=TODAY)
     assert found.why.endswith(".")
     assert found.plans or found.nearest or found.refusals

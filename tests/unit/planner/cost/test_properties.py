@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dray.planner.catalogue import Instance, Price
-from dray.planner.cost import Demand, Phi, Replica, replica_rate, step_time
+from dray.planner.cost import Demand, ModelledReplica, Phi, replica_rate, step_time
 from dray.planner.cost.memory import batch_size
 from dray.planner.cost.plan import Offer, Plan, Terms, evaluate
 from dray.planner.cost.run_time import interruption_share, rows_of_replica
@@ -24,12 +24,12 @@ DAY = date(2026, 11, 24)
 SLACK = 1 + 1e-9
 
 
-def runs(replica: Replica, demand: Demand) -> None:
+def runs(replica: ModelledReplica, demand: Demand) -> None:
     """Leave out replicas that hold no request."""
     assume(batch_size(replica.model, replica.device, replica.setting, demand) >= 1)
 
 
-def plan_of(replica: Replica, demand: Demand, *, spot: bool = True, machines: int = 1) -> Plan:
+def plan_of(replica: ModelledReplica, demand: Demand, *, spot: bool = True, machines: int = 1) -> Plan:
     instance = Instance(
         name="test", device=replica.device, devices=replica.devices, link=replica.link, vcpus=8, ram=1e11
     )
@@ -40,7 +40,7 @@ def plan_of(replica: Replica, demand: Demand, *, spot: bool = True, machines: in
     return evaluate(replica, replica_rate(replica, demand, batch), demand, offer, Terms(phi=PHI))
 
 
-def faster_device(replica: Replica, name: str, factor: float) -> Replica:
+def faster_device(replica: ModelledReplica, name: str, factor: float) -> ModelledReplica:
     value = getattr(replica.device, name)
     more: Any = (
         {key: rate * factor for key, rate in value.items()} if isinstance(value, dict) else value * factor
@@ -49,21 +49,23 @@ def faster_device(replica: Replica, name: str, factor: float) -> Replica:
 
 
 @given(replicas(), demands(), st.floats(1, 10), st.sampled_from(["bandwidth", "peak", "memory"]))
-def test_a_better_device_is_never_slower(replica: Replica, demand: Demand, factor: float, name: str) -> None:
+def test_a_better_device_is_never_slower(
+    replica: ModelledReplica, demand: Demand, factor: float, name: str
+) -> None:
     runs(replica, demand)
     better = faster_device(replica, name, factor)
     assert replica_rate(better, demand).per_second * SLACK >= replica_rate(replica, demand).per_second
 
 
 @given(replicas(), demands(), st.floats(0, 1))
-def test_a_higher_hit_share_is_never_slower(replica: Replica, demand: Demand, share: float) -> None:
+def test_a_higher_hit_share_is_never_slower(replica: ModelledReplica, demand: Demand, share: float) -> None:
     runs(replica, demand)
     higher = replace(demand, hit_share=max(share, demand.hit_share))
     assert replica_rate(replica, higher).per_second * SLACK >= replica_rate(replica, demand).per_second
 
 
 @given(replicas(), demands(), st.integers(1, 10**9))
-def test_more_rows_are_never_cheaper_or_faster(replica: Replica, demand: Demand, more: int) -> None:
+def test_more_rows_are_never_cheaper_or_faster(replica: ModelledReplica, demand: Demand, more: int) -> None:
     runs(replica, demand)
     few, many = plan_of(replica, demand), plan_of(replica, replace(demand, rows=demand.rows + more))
     for name in ("dollars", "seconds"):
@@ -72,14 +74,14 @@ def test_more_rows_are_never_cheaper_or_faster(replica: Replica, demand: Demand,
 
 
 @given(replicas(), demands(), st.integers(2, 64))
-def test_more_machines_are_never_slower(replica: Replica, demand: Demand, machines: int) -> None:
+def test_more_machines_are_never_slower(replica: ModelledReplica, demand: Demand, machines: int) -> None:
     runs(replica, demand)
     alone, together = plan_of(replica, demand), plan_of(replica, demand, machines=machines)
     assert together.seconds.likely <= alone.seconds.likely * SLACK
 
 
 @given(replicas(), demands(), st.booleans())
-def test_parts_sum_to_the_whole(replica: Replica, demand: Demand, spot: bool) -> None:
+def test_parts_sum_to_the_whole(replica: ModelledReplica, demand: Demand, spot: bool) -> None:
     runs(replica, demand)
     plan = plan_of(replica, demand, spot=spot)
     bill, time = plan.bill, plan.time
@@ -92,7 +94,7 @@ def test_parts_sum_to_the_whole(replica: Replica, demand: Demand, spot: bool) ->
 
 
 @given(replicas(), demands())
-def test_intervals_hold_the_likely_value(replica: Replica, demand: Demand) -> None:
+def test_intervals_hold_the_likely_value(replica: ModelledReplica, demand: Demand) -> None:
     runs(replica, demand)
     plan = plan_of(replica, demand)
     for one in (plan.dollars, plan.seconds, plan.requests_per_second, plan.dollars_per_million_tokens):
@@ -100,7 +102,7 @@ def test_intervals_hold_the_likely_value(replica: Replica, demand: Demand) -> No
 
 
 @given(replicas(), demands())
-def test_each_term_of_a_step_is_there_and_finite(replica: Replica, demand: Demand) -> None:
+def test_each_term_of_a_step_is_there_and_finite(replica: ModelledReplica, demand: Demand) -> None:
     step = step_time(replica, demand, 1.0)
     terms = [getattr(step, one.name) for one in fields(step)]
     assert min(terms) >= 0
@@ -109,7 +111,7 @@ def test_each_term_of_a_step_is_there_and_finite(replica: Replica, demand: Deman
 
 
 @given(replicas(), demands(), st.floats(1.01, 4))
-def test_a_worse_phi_is_slower(replica: Replica, demand: Demand, factor: float) -> None:
+def test_a_worse_phi_is_slower(replica: ModelledReplica, demand: Demand, factor: float) -> None:
     runs(replica, demand)
     plan = plan_of(replica, demand)
     assert plan.seconds.high > plan.seconds.low

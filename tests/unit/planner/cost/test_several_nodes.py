@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dray.engine.ranks import refuse_uneven
 from dray.planner.catalogue import Measured, Network, calibrated, load_catalogue
-from dray.planner.cost import Demand, Limits, Phi, Plans, Replica, Setting, plans, replica_on
+from dray.planner.cost import Demand, ModelledReplica, Phi, PlanLimits, Plans, Setting, plans, replica_on
 from dray.planner.cost.choices import settings
 from dray.planner.cost.step import communication_seconds
 from dray.planner.models import model_facts
@@ -27,7 +27,7 @@ H100 = CATALOGUE.instances["p5.48xlarge"]
 
 
 def planned(config: dict[str, Any], **limits: Any) -> Plans:
-    return plans(JOB, model_facts(config), CATALOGUE, Limits(**limits), today=TODAY)
+    return plans(JOB, model_facts(config), CATALOGUE, PlanLimits(**limits), today=TODAY)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_model_that_so_many_nodes_do_not_hold_says_what_they_lack() -> None:
     ],
 )
 def test_what_is_named_is_kept(limits: dict[str, Any], splits: set[tuple[int, int]]) -> None:
-    model, asked = model_facts(LLAMA_8B), Limits(**limits)
+    model, asked = model_facts(LLAMA_8B), PlanLimits(**limits)
     found = list(settings(H100, model, asked, asked.nodes or 1))
     assert {(one.tensor_parallel, one.pipeline_parallel) for one in found} == splits
     found = [plan.setting for plan in planned(LLAMA_8B, hardware=("p5.48xlarge",), **limits).plans]
@@ -120,7 +120,7 @@ def test_a_machine_at_hand_has_no_network_to_another() -> None:
         Measured(name="own", gemm={"bf16": 1e12}, bandwidth=1e11, memory=64e9, step=0.1, day=TODAY)
     )
     catalogue = CATALOGUE.with_instance(own)
-    for limits in (Limits(hardware=("own",), nodes=2), Limits(hardware=("own",))):
+    for limits in (PlanLimits(hardware=("own",), nodes=2), PlanLimits(hardware=("own",))):
         config = LLAMA_8B if limits.nodes else LLAMA_70B
         found = plans(JOB, model_facts(config), catalogue, limits, today=TODAY)
         assert found.plans == ()
@@ -131,7 +131,7 @@ TEN = Network(bandwidth=10e9, latency=50e-6)
 LATENCY, STATE = 8e-6, 1000 * 8192 * 2  # of NVLink; bytes of 1,000 tokens' hidden state
 
 
-def replica(tensor: int, pipeline: int, nodes: int, network: Network = TEN) -> Replica:
+def replica(tensor: int, pipeline: int, nodes: int, network: Network = TEN) -> ModelledReplica:
     setting = Setting(tensor_parallel=tensor, pipeline_parallel=pipeline, nodes=nodes)
     return replica_on(replace(H100, network=network), model_facts(LLAMA_70B), setting)
 
@@ -181,7 +181,7 @@ def test_the_loss_of_any_of_its_nodes_interrupts_a_replica() -> None:
 def test_phi_is_wider_over_nodes_unless_such_runs_were_measured() -> None:
     known = {"bf16 TP8 PP2 N2": Phi(likely=0.8, low=0.7, high=0.9, reason="3 runs", of_split=True)}
     guess = Phi(likely=0.8, low=0.7, high=0.9, reason="guess")
-    limits = Limits(hardware=("p5.48xlarge",), nodes=2, max_machines=2)
+    limits = PlanLimits(hardware=("p5.48xlarge",), nodes=2, max_machines=2)
 
     def phi(_device: str, name: str) -> Phi:
         return known.get(name, guess)

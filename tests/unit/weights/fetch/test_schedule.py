@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.limits import FetchLimits
 from dray.weights.fetch.schedule import FATAL, ORIGIN, FetchRequest, Schedule
 from dray.weights.fetch.window import Window
 from tests.support.chunk_schedule import (
@@ -68,29 +68,29 @@ def _rounds(window: Window, rates: list[float], now: float = NOW) -> list[int]:
 
 
 def test_the_window_doubles_as_long_as_that_brings_more() -> None:
-    window = Window(Limits(first_window=4, largest_window=64))
+    window = Window(FetchLimits(first_window=4, largest_window=64))
     assert _rounds(window, [1e6, 2e6, 4e6]) == [8, 16, 32]
 
 
 def test_the_window_goes_back_when_growing_brought_nothing() -> None:
-    window = Window(Limits(first_window=4, largest_window=64))
+    window = Window(FetchLimits(first_window=4, largest_window=64))
     assert _rounds(window, [1e6, 2e6, 2.1e6]) == [8, 16, 8]
     assert _rounds(window, [2e6] * 7, NOW + 1000) == [8] * 7
 
 
 def test_after_eight_rounds_a_little_more_is_tried() -> None:
-    window = Window(Limits(first_window=8, largest_window=64))
+    window = Window(FetchLimits(first_window=8, largest_window=64))
     assert _rounds(window, [1e6, 1e6, *[1e6] * 8, 1e6]) == [16, 8, *[8] * 7, 10, 8]
     assert _rounds(window, [1e6] * 8 + [2e6], NOW + 1000)[-2:] == [10, 20]
 
 
 def test_the_window_stays_within_its_limit() -> None:
-    window = Window(Limits(first_window=4, largest_window=10))
+    window = Window(FetchLimits(first_window=4, largest_window=10))
     assert max(_rounds(window, [1e6 * 2**n for n in range(12)])) == 10
 
 
 def test_a_busy_store_halves_the_window_once_a_second_at_most() -> None:
-    window = Window(Limits(first_window=32))
+    window = Window(FetchLimits(first_window=32))
     sizes = []
     for seconds in (0.0, 0.5, 0.99, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0):
         window.busy(NOW + seconds)
@@ -327,7 +327,7 @@ def test_pauses_that_an_origin_asks_for_are_no_silence_but_end() -> None:
 
 def test_a_request_that_holds_its_rate_is_movement() -> None:
     """Whole chunks take minutes on a slow link; a connection without bytes is given up after seconds."""
-    limits = Limits(first_window=2)
+    limits = FetchLimits(first_window=2)
     schedule = Schedule(range(2), now=NOW, limits=limits, slowest=170.0)
     first, second = asked(schedule)
     assert schedule.next(NOW + 125) is None

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.limits import FetchLimits
 from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Schedule, Turn
 from tests.support.chunk_schedule import (
     NOW,
@@ -53,7 +53,7 @@ def test_a_joiner_of_a_large_cluster_holds_few_chunks_in_memory() -> None:
     schedule = planned(1000)
     schedule.learn({f"n{number}": b"\1" * 1000 for number in range(63)}, NOW)
     asks = asked(schedule)
-    assert len(asks) == Limits().peers_window
+    assert len(asks) == FetchLimits().peers_window
     schedule.done(asks[0], NOW + 1, SIZE)
     assert one(schedule, NOW + 1).source != ORIGIN
 
@@ -66,7 +66,7 @@ def test_each_node_brings_its_own_chunks_first() -> None:
 
 @pytest.mark.parametrize("start", [NOW, 0.0])
 def test_after_some_patience_it_brings_what_another_node_was_to_bring(start: float) -> None:
-    schedule = Schedule(range(4), now=start, turn=turns(even), limits=Limits(patience=3.0))
+    schedule = Schedule(range(4), now=start, turn=turns(even), limits=FetchLimits(patience=3.0))
     schedule.learn({"a": having(4)}, NOW)
     answered(schedule, asked(schedule, start), start + 1)
     assert asked(schedule, start + 2.9) == []
@@ -119,7 +119,7 @@ def test_a_slow_home_node_is_stood_in_for_once_there_is_nothing_else_to_do() -> 
 
 
 def test_nodes_stand_in_one_after_the_other() -> None:
-    schedule = Schedule([0], now=NOW, turn=lambda chunk: Turn(2, "gone"), limits=Limits(patience=3.0))
+    schedule = Schedule([0], now=NOW, turn=lambda chunk: Turn(2, "gone"), limits=FetchLimits(patience=3.0))
     assert asked(schedule, NOW) == []
     assert asked(schedule, NOW + 5.9) == []
     assert [ask.source for ask in asked(schedule, NOW + 6.1)] == [ORIGIN]
@@ -207,7 +207,7 @@ class Cluster:
         window: int = 8,
         seed: int = 0,
     ) -> None:
-        limits = Limits(first_window=window, largest_window=window)
+        limits = FetchLimits(first_window=window, largest_window=window)
         self.spread = spread
         self.rng = random.Random(seed)
         self.slowness = slowness or (1.0,) * nodes

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.limits import FetchLimits
 from dray.weights.fetch.schedule import FATAL, ORIGIN, FetchRequest, Schedule
 from tests.support.chunk_schedule import (
     NOW,
@@ -64,7 +64,7 @@ class Simulation:
     def __post_init__(self) -> None:
         world = self.world
         self.rng = random.Random(world.seed)
-        self.limits = Limits(first_window=world.first_window, largest_window=world.largest_window)
+        self.limits = FetchLimits(first_window=world.first_window, largest_window=world.largest_window)
         self.schedule = Schedule(
             range(world.chunks),
             now=self.now,

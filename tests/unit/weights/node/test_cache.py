@@ -53,11 +53,11 @@ for line in sys.stdin:
     name, size, fill = json.loads(line)
     manifest = Manifest(uri=f"s3://b/{name}", files=(ModelFile(name="f", size=size, etag="e"),))
     try:
-        with cache.attached(manifest) as shelf:
-            if fill and not shelf.whole.is_dir():
-                (shelf.partial / "f").write_bytes(bytes(size))
-                shelf.partial.rename(shelf.whole)
-            print(json.dumps(str(shelf.place.root)), flush=True)
+        with cache.attached(manifest) as paths:
+            if fill and not paths.whole.is_dir():
+                (paths.partial / "f").write_bytes(bytes(size))
+                paths.partial.rename(paths.whole)
+            print(json.dumps(str(paths.place.root)), flush=True)
             sys.stdin.readline()
     except Exception as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
@@ -286,8 +286,8 @@ def test_a_first_place_that_is_not_ours_is_passed_over_and_said(
     found = [CacheRoot(root=root, memory=False), CacheRoot(root=second, memory=False)]
     monkeypatch.setattr(cache, "cache_roots", lambda: found)
     monkeypatch.setattr(cache, "prepare", lambda place: _prepare_as_another(place, where=root))
-    with attached(manifest("a")) as shelf:
-        assert shelf.place.root == second
+    with attached(manifest("a")) as paths:
+        assert paths.place.root == second
     assert f"{root}: models cannot be kept there: it belongs to another user" in caplog.text
     assert f"the model goes to {second}" in caplog.text
 
@@ -313,16 +313,16 @@ def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> CacheRoot:
 
 
 def _filled(name: str) -> str:
-    with attached(manifest(name)) as shelf:
-        (shelf.partial / "f").write_bytes(bytes(MB))
-        shelf.partial.rename(shelf.whole)
-        return shelf.key
+    with attached(manifest(name)) as paths:
+        (paths.partial / "f").write_bytes(bytes(MB))
+        paths.partial.rename(paths.whole)
+        return paths.key
 
 
 def test_what_lies_at_a_place_can_be_looked_at(place: CacheRoot) -> None:
     assert cached_models(place) == []
     key = _filled("a")
-    with attached(manifest("b")) as shelf:
+    with attached(manifest("b")) as paths:
         found = cached_models(place)
         assert [(model.uri, model.whole, model.in_use) for model in found] == [
             ("s3://b/b", False, True),
@@ -331,7 +331,7 @@ def test_what_lies_at_a_place_can_be_looked_at(place: CacheRoot) -> None:
         assert found[1].key == key
         assert found[1].size >= MB
         assert abs(found[1].used - time.time()) < 60
-        assert shelf.partial.is_dir()
+        assert paths.partial.is_dir()
 
 
 def test_what_is_not_used_can_be_removed(place: CacheRoot) -> None:
@@ -358,10 +358,10 @@ def test_of_a_model_whose_removal_was_cut_short_nothing_is_believed(
         with pytest.raises(KeyboardInterrupt):
             evict(place, {key})
         assert list(place.root.glob("*.gone-*"))
-    with attached(manifest("a")) as shelf:
-        assert not shelf.whole.exists()
-        assert not shelf.engine.exists()
-        assert shelf.partial.is_dir()
+    with attached(manifest("a")) as paths:
+        assert not paths.whole.exists()
+        assert not paths.engine.exists()
+        assert paths.partial.is_dir()
         assert [model.key for model in cached_models(place)] == [key]
         assert not list(place.root.glob("*.gone-*"))
 
@@ -395,9 +395,9 @@ def test_a_model_that_came_while_the_folder_went_is_not_lost(place: CacheRoot, u
         evict(place)
         for number, one in enumerate(users):
             assert one.told() == str(place.root)
-            shelf = ModelPaths(place=place, key=manifest(f"m{number}", MB).key)
+            paths = ModelPaths(place=place, key=manifest(f"m{number}", MB).key)
             evict(place)
-            assert (shelf.whole if turn % 2 else shelf.partial).is_dir()
+            assert (paths.whole if turn % 2 else paths.partial).is_dir()
             one._tell("")
         evict(place)
         assert [one.told() for one in users] == ["left", "left"]
@@ -467,20 +467,20 @@ def test_a_description_that_cannot_be_written_again_stays(
             file.write(text[:10])
         raise OSError(28, "No space left on device")
 
-    with attached(manifest("a")) as shelf:
-        before = read_description(shelf.partial / DESCRIPTION)
+    with attached(manifest("a")) as paths:
+        before = read_description(paths.partial / DESCRIPTION)
         monkeypatch.setattr(Path, "write_text", cut_short)
         with pytest.raises(OSError, match="No space left"):
-            lay_out(shelf.partial, manifest("a"))
-        assert read_description(shelf.partial / DESCRIPTION) == before
+            lay_out(paths.partial, manifest("a"))
+        assert read_description(paths.partial / DESCRIPTION) == before
 
 
 def test_a_shelf_finds_a_file_before_and_after_it_is_whole(place: CacheRoot) -> None:
-    with attached(manifest("a")) as shelf:
-        (shelf.partial / "f").write_text("x")
-        assert shelf.file("f") == shelf.partial / "f"
-        shelf.partial.rename(shelf.whole)
-        assert shelf.file("f") == shelf.whole / "f"
+    with attached(manifest("a")) as paths:
+        (paths.partial / "f").write_text("x")
+        assert paths.file("f") == paths.partial / "f"
+        paths.partial.rename(paths.whole)
+        assert paths.file("f") == paths.whole / "f"
     shutil.rmtree(place.root)
     assert os.path.lexists(place.root) is False
 
@@ -496,8 +496,8 @@ def test_a_model_whose_folders_change_while_they_are_counted_stays_in_use(
             raise FileNotFoundError(path)
         return stat(path, *given, **named)  # type: ignore[arg-type]
 
-    with attached(manifest("a")) as shelf:
-        (shelf.partial / "f").write_bytes(bytes(MB))
+    with attached(manifest("a")) as paths:
+        (paths.partial / "f").write_bytes(bytes(MB))
         with monkeypatch.context() as patch:
             patch.setattr(os, "stat", gone)
             found = cached_models(place)
@@ -505,19 +505,19 @@ def test_a_model_whose_folders_change_while_they_are_counted_stays_in_use(
         monkeypatch.setattr(cache, "room", lambda place: 0)
         with pytest.raises(WeightsError, match="no room"), attached(manifest("b")):
             pass
-        assert shelf.partial.is_dir()
+        assert paths.partial.is_dir()
 
 
 def test_a_model_that_is_taken_for_unused_is_looked_at_again_before_it_goes(
     place: CacheRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with attached(manifest("a")) as shelf:
-        (shelf.partial / "f").write_bytes(bytes(MB))
+    with attached(manifest("a")) as paths:
+        (paths.partial / "f").write_bytes(bytes(MB))
         wrong = replace(cached_models(place)[0], in_use=False)
         monkeypatch.setattr(cache, "_models", lambda place: [wrong])
         monkeypatch.setattr(cache, "room", lambda place: 0)
         assert not cache._make_room(place, 100)
-        assert shelf.partial.is_dir()
+        assert paths.partial.is_dir()
 
 
 def _begun(user: Users, places: list[tuple[Path, bool, int]], root: Path) -> User:

@@ -36,16 +36,16 @@ Read = Callable[[Path, Callable[[], None]], str]
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelPaths]:
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelPaths]:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    with attached(MANIFEST) as shelf:
-        lay_out(shelf.partial, MANIFEST)
-        yield shelf
+    with attached(MANIFEST) as paths:
+        lay_out(paths.partial, MANIFEST)
+        yield paths
 
 
 @pytest.fixture
-def ready(shelf: ModelPaths) -> Iterator[ChunkMap]:
-    ready = ChunkMap.made(shelf.partial / READY, len(PLAN.chunks))
+def ready(paths: ModelPaths) -> Iterator[ChunkMap]:
+    ready = ChunkMap.made(paths.partial / READY, len(PLAN.chunks))
     ready.begin()
     yield ready
     ready.close()
@@ -65,9 +65,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def _bring(shelf: ModelPaths, ready: ChunkMap, chunk: Chunk, data: bytes | None = None) -> Chunk:
+def _bring(paths: ModelPaths, ready: ChunkMap, chunk: Chunk, data: bytes | None = None) -> Chunk:
     name = MANIFEST.files[chunk.file].name
-    with (shelf.partial / name).open("r+b") as file:
+    with (paths.partial / name).open("r+b") as file:
         file.seek(chunk.start)
         file.write(data or BYTES[name][chunk.start : chunk.end])
     ready.mark(chunk.number, bytes(32))
@@ -75,43 +75,43 @@ def _bring(shelf: ModelPaths, ready: ChunkMap, chunk: Chunk, data: bytes | None 
 
 
 def test_each_file_is_read_once_and_as_soon_as_it_is_whole(
-    shelf: ModelPaths, ready: ChunkMap, read: list[str]
+    paths: ModelPaths, ready: ChunkMap, read: list[str]
 ) -> None:
     *others, last = PLAN.chunks
-    _bring(shelf, ready, others[0])  # an earlier fetch brought it
-    with FileHashes(shelf, PLAN, ready) as hashes:
+    _bring(paths, ready, others[0])  # an earlier fetch brought it
+    with FileHashes(paths, PLAN, ready) as hashes:
         for chunk in others[1:]:
-            hashes.look(_bring(shelf, ready, chunk))
+            hashes.look(_bring(paths, ready, chunk))
         for number in (0, 1, 3):
             hashes._found[number].result(10)
         assert sorted(read) == ["a.safetensors", "b.safetensors", "empty"]
-        hashes.look(_bring(shelf, ready, last))
+        hashes.look(_bring(paths, ready, last))
         hashes.refuse_others()
     assert sorted(read) == sorted(BYTES)
 
 
 def test_what_an_earlier_fetch_brought_is_read_too(
-    shelf: ModelPaths, ready: ChunkMap, read: list[str]
+    paths: ModelPaths, ready: ChunkMap, read: list[str]
 ) -> None:
     for chunk in PLAN.chunks:
-        _bring(shelf, ready, chunk)
-    with FileHashes(shelf, PLAN, ready) as hashes:
+        _bring(paths, ready, chunk)
+    with FileHashes(paths, PLAN, ready) as hashes:
         hashes.refuse_others()
     assert sorted(read) == sorted(BYTES)
 
 
 @pytest.mark.parametrize("wrong", range(len(PLAN.chunks)))
-def test_a_wrong_byte_in_any_chunk_is_found(shelf: ModelPaths, ready: ChunkMap, wrong: int) -> None:
-    with FileHashes(shelf, PLAN, ready) as hashes:
+def test_a_wrong_byte_in_any_chunk_is_found(paths: ModelPaths, ready: ChunkMap, wrong: int) -> None:
+    with FileHashes(paths, PLAN, ready) as hashes:
         for chunk in PLAN.chunks:
-            hashes.look(_bring(shelf, ready, chunk, b"x" if chunk.number == wrong else None))
+            hashes.look(_bring(paths, ready, chunk, b"x" if chunk.number == wrong else None))
         name = MANIFEST.files[PLAN.chunks[wrong].file].name
         with pytest.raises(WeightsError, match=f"{name}: its SHA-256 is not the one that the hub says"):
             hashes.refuse_others()
 
 
 def test_a_fetch_that_ends_early_waits_for_no_file(
-    shelf: ModelPaths, ready: ChunkMap, monkeypatch: pytest.MonkeyPatch
+    paths: ModelPaths, ready: ChunkMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_hashes, "_PIECE", 1)
     reads, go_on = threading.Event(), threading.Event()
@@ -122,8 +122,8 @@ def test_a_fetch_that_ends_early_waits_for_no_file(
 
     monkeypatch.setattr(ready, "beat", beat)
     for chunk in PLAN.chunks:
-        _bring(shelf, ready, chunk)
-    with FileHashes(shelf, PLAN, ready) as hashes:
+        _bring(paths, ready, chunk)
+    with FileHashes(paths, PLAN, ready) as hashes:
         reads.wait(10)
         threading.Timer(0.1, go_on.set).start()
     assert isinstance(hashes._found[0].exception(), WeightsError)

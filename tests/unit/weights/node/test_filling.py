@@ -42,18 +42,18 @@ NAME = "model.safetensors"
 class Filler:
     """The process that fills a model, step by step; it holds the model's lock."""
 
-    def __init__(self, shelf: ModelPaths, manifest: Manifest, contents: dict[str, bytes]) -> None:
-        self.shelf = shelf
+    def __init__(self, paths: ModelPaths, manifest: Manifest, contents: dict[str, bytes]) -> None:
+        self.paths = paths
         self.plan = ChunkPlan(manifest)
         self._contents = contents
-        self.lock = shelf.fill_lock.open("w")
+        self.lock = paths.fill_lock.open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
-        lay_out(shelf.partial, manifest)
-        self.ready = ChunkMap.made(shelf.partial / READY, len(self.plan.chunks))
+        lay_out(paths.partial, manifest)
+        self.ready = ChunkMap.made(paths.partial / READY, len(self.plan.chunks))
 
     @property
     def engine(self) -> EngineFolder:
-        return EngineFolder(self.shelf, self.plan, self.ready)
+        return EngineFolder(self.paths, self.plan, self.ready)
 
     def bring(self, *numbers: int) -> None:
         """These chunks, or all."""
@@ -61,20 +61,20 @@ class Filler:
             chunk = self.plan.chunks[number]
             name = self.plan.manifest.files[chunk.file].name
             data = self._contents[name][chunk.start : chunk.end]
-            with (self.shelf.partial / name).open("r+b") as file:
+            with (self.paths.partial / name).open("r+b") as file:
                 file.seek(chunk.start)
                 file.write(data)
             self.ready.mark(number, blake3(data).digest())
 
     def publish(self) -> None:
         """All is there; under its final name then."""
-        with FileHashes(self.shelf, self.plan, self.ready) as hashes:
-            publish(self.shelf, self.plan, self.ready, hashes)
+        with FileHashes(self.paths, self.plan, self.ready) as hashes:
+            publish(self.paths, self.plan, self.ready, hashes)
 
     def lose(self, number: int) -> None:
         """As after a power cut: the mark reached the disk, and its bytes did not."""
         chunk = self.plan.chunks[number]
-        with (self.shelf.partial / self.plan.manifest.files[chunk.file].name).open("r+b") as file:
+        with (self.paths.partial / self.plan.manifest.files[chunk.file].name).open("r+b") as file:
             file.seek(chunk.start)
             file.write(bytes(chunk.size))
 
@@ -97,8 +97,8 @@ def filler(
     manifest: Manifest, contents: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Filler]:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    with attached(manifest) as shelf:
-        made = Filler(shelf, manifest, contents)
+    with attached(manifest) as paths:
+        made = Filler(paths, manifest, contents)
         yield made
         made.ready.close()
         made.lock.close()
@@ -133,7 +133,7 @@ def _begun(filler: Filler) -> None:
     filler.ready.begin()
     filler.bring()
     filler.engine.look()
-    assert filler.shelf.engine.is_dir()
+    assert filler.paths.engine.is_dir()
 
 
 def test_a_restart_makes_readers_wait_until_the_bytes_were_looked_at(
@@ -146,20 +146,20 @@ def test_a_restart_makes_readers_wait_until_the_bytes_were_looked_at(
         with pytest.raises(_LookedOftenError):
             model.wait_engine(_for_a_while())
         assert model.marks() == bytes(len(model.plan.chunks))
-        weights = StreamedWeights.of(filler.shelf.engine)
+        weights = StreamedWeights.of(filler.paths.engine)
         assert weights.ready is not None
         with pytest.raises(WeightsError, match="nothing arrived"):
             weights.ready.wait(range(1, 2), what="w", stall=0.05)
 
-        distrust(filler.ready, filler.plan, filler.shelf)
-        assert not filler.shelf.engine.is_dir()
+        distrust(filler.ready, filler.plan, filler.paths)
+        assert not filler.paths.engine.is_dir()
         with pytest.raises(_LookedOftenError):
             model.wait_engine(_for_a_while())
         filler.ready.begin()
         with pytest.raises(_LookedOftenError):
             model.wait_engine(_for_a_while())
         filler.engine.look()
-        assert model.wait_engine(_for_a_while()) == filler.shelf.engine
+        assert model.wait_engine(_for_a_while()) == filler.paths.engine
         assert [number for number, mark in enumerate(model.marks()) if not mark] == [3]
         with pytest.raises(WeightsError, match="nothing arrived"):
             weights.ready.wait(range(3, 4), what="w", stall=0.05)
@@ -169,16 +169,16 @@ def test_a_restart_makes_readers_wait_until_the_bytes_were_looked_at(
 
 def test_in_the_same_boot_what_is_marked_stays(filler: Filler) -> None:
     _begun(filler)
-    distrust(filler.ready, filler.plan, filler.shelf)
-    assert filler.shelf.engine.is_dir()
+    distrust(filler.ready, filler.plan, filler.paths)
+    assert filler.paths.engine.is_dir()
     assert 0 not in filler.ready.marks
 
 
 def test_a_new_map_beside_an_old_engine_folder_makes_it_anew(filler: Filler) -> None:
     """The map itself may not have reached the disk."""
-    filler.shelf.engine.mkdir()
-    distrust(filler.ready, filler.plan, filler.shelf)
-    assert not filler.shelf.engine.exists()
+    filler.paths.engine.mkdir()
+    distrust(filler.ready, filler.plan, filler.paths)
+    assert not filler.paths.engine.exists()
 
 
 def test_what_was_published_is_believed_after_a_restart(
@@ -188,9 +188,9 @@ def test_what_was_published_is_believed_after_a_restart(
     filler.publish()
     restart()
     with LocalModel(manifest) as model:
-        assert model.wait_engine(_for_a_while()) == filler.shelf.engine
+        assert model.wait_engine(_for_a_while()) == filler.paths.engine
         assert 0 not in model.marks()
-        weights = StreamedWeights.of(filler.shelf.engine)
+        weights = StreamedWeights.of(filler.paths.engine)
         assert bytes(dict(weights.tensors())["w"].numpy()) == contents[NAME][-4000:]
 
 
@@ -225,7 +225,7 @@ def test_who_loaded_what_failed_its_checksum_takes_no_work_though_it_was_fetched
         filler.publish()
         assert len(loaded) == 1
     with _engine_model(filler) as model:  # and the next one does
-        assert model.arguments()["model"] == str(filler.shelf.engine)
+        assert model.arguments()["model"] == str(filler.paths.engine)
 
 
 @pytest.mark.parametrize("given", [{}, {"load_format": "dray"}])
@@ -233,12 +233,12 @@ def test_what_torchao_stored_is_left_to_vllms_own_loader(filler: Filler, given: 
     with _engine_model(filler, given) as model:
         _begun(filler)
         config = '{"quantization_config": {"quant_method": "torchao"}}'
-        (filler.shelf.engine / "config.json").write_text(config)
+        (filler.paths.engine / "config.json").write_text(config)
         filler.publish()
         if given:  # the load refuses it
-            assert model.arguments() == {"model": str(filler.shelf.engine), "load_format": "dray"}
+            assert model.arguments() == {"model": str(filler.paths.engine), "load_format": "dray"}
         else:
-            assert model.arguments() == {"model": str(filler.shelf.whole)}
+            assert model.arguments() == {"model": str(filler.paths.whole)}
 
 
 def _engine_model(filler: Filler, arguments: dict[str, str] | None = None) -> EngineModel:
@@ -262,7 +262,7 @@ def test_a_fetch_that_only_ended_takes_nothing_back(filler: Filler, manifest: Ma
         filler.ready.begin()
         filler.bring()
         filler.publish()
-        assert model.wait_whole(_for_a_while()) == filler.shelf.whole
+        assert model.wait_whole(_for_a_while()) == filler.paths.whole
 
 
 def test_publishing_may_take_longer_than_a_stall(
@@ -285,7 +285,7 @@ def test_publishing_may_take_longer_than_a_stall(
     monkeypatch.setattr(filler.ready, "beat", slow)
     with LocalModel(manifest, patience=60) as model, ThreadPoolExecutor(1) as pool:
         published = pool.submit(filler.publish)
-        assert model.wait_whole() == filler.shelf.whole
+        assert model.wait_whole() == filler.paths.whole
         published.result()
     assert beats[-1] - beats[0] > 2 * stall_seconds
 
@@ -305,7 +305,7 @@ def test_looking_at_the_bytes_after_a_restart_is_progress(
     _begun(filler)
     before = filler.ready.signs
     restart()
-    distrust(filler.ready, filler.plan, filler.shelf)
+    distrust(filler.ready, filler.plan, filler.paths)
     assert filler.ready.signs[1] == before[1] + len(filler.plan.chunks)
 
 
@@ -317,12 +317,12 @@ def test_all_is_on_disk_before_the_model_has_its_final_name(
 
     def fsync(descriptor: int) -> None:
         synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
-        assert filler.shelf.partial.is_dir() or synced[-1] == filler.shelf.place.root
+        assert filler.paths.partial.is_dir() or synced[-1] == filler.paths.place.root
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
         filler.publish()
-    for folder in (filler.shelf.engine, filler.shelf.partial):
+    for folder in (filler.paths.engine, filler.paths.partial):
         assert {folder, *(folder / name for name in contents)} <= set(synced)
-    assert synced[-1] == filler.shelf.place.root
-    assert filler.shelf.whole.is_dir()
+    assert synced[-1] == filler.paths.place.root
+    assert filler.paths.whole.is_dir()

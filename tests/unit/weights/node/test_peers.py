@@ -41,17 +41,17 @@ def content(rng: random.Random) -> bytes:
 def model(content: bytes, tmp_path: Path) -> Iterator[Any]:
     """What a server asks of a model that is whole."""
     manifest = Manifest(uri="s3://b/m", files=(ModelFile(name=NAME, size=len(content), etag="e"),))
-    plan, shelf = (
+    plan, paths = (
         ChunkPlan(manifest),
         ModelPaths(place=CacheRoot(root=tmp_path, memory=False), key=manifest.key),
     )
-    shelf.whole.mkdir()
-    (shelf.whole / NAME).write_bytes(content)
-    ready = ChunkMap.made(shelf.whole / "map", len(plan.chunks))
+    paths.whole.mkdir()
+    (paths.whole / NAME).write_bytes(content)
+    ready = ChunkMap.made(paths.whole / "map", len(plan.chunks))
     ready.begin()
     for chunk in plan.chunks:
         ready.mark(chunk.number, blake3(content[chunk.start : chunk.end]).digest())
-    yield SimpleNamespace(manifest=manifest, plan=plan, shelf=shelf, ready=ready)
+    yield SimpleNamespace(manifest=manifest, plan=plan, paths=paths, ready=ready)
     ready.close()
 
 
@@ -139,7 +139,7 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def test_a_file_that_became_shorter_ends_the_connection(server: PeerServer, model: Any) -> None:
-    with (model.shelf.whole / NAME).open("r+b") as file:
+    with (model.paths.whole / NAME).open("r+b") as file:
         file.truncate(1000)
     with _asked(server, model.manifest.key, 0, CHUNK_BYTES) as connection:
         answer = HTTPResponse(connection)
@@ -162,7 +162,7 @@ def test_nodes_with_addresses_of_version_6_serve_each_other(model: Any, content:
 
 def test_a_file_with_an_odd_name_is_given_to_others(server: PeerServer, model: Any, content: bytes) -> None:
     name = "tök enizer#1?.json"
-    (model.shelf.whole / NAME).rename(model.shelf.whole / name)
+    (model.paths.whole / NAME).rename(model.paths.whole / name)
     model.manifest = replace(model.manifest, files=(replace(model.manifest.files[0], name=name),))
     view = PeerView(model.manifest.key, "me", lambda: {"node": server.peer})
     address = view.address("node", name)

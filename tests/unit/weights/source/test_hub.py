@@ -170,7 +170,7 @@ def test_what_cannot_be_a_token_is_refused_and_not_shown(
     with LocalModel(manifest) as model:
         with pytest.raises(WeightsError, match="holds more than a token") as failed:
             model.wait_whole()
-        noted = (model.shelf.partial / READY).read_bytes()
+        noted = (model.paths.partial / READY).read_bytes()
     assert TOKEN not in f"{refused.value} {failed.value}"
     assert TOKEN.encode() not in noted
 
@@ -187,7 +187,7 @@ def test_the_text_of_a_library_stays_out_of_failures(
     with LocalModel(manifest) as model:
         with pytest.raises(WeightsError, match=r"^ValueError$"):
             model.wait_whole()
-        assert TOKEN.encode() not in (model.shelf.partial / READY).read_bytes()
+        assert TOKEN.encode() not in (model.paths.partial / READY).read_bytes()
     full = OSError(28, "No space left on device", "/cache/f")
     assert local._reason(full) == "OSError (No space left on device): /cache/f"
 
