@@ -165,6 +165,7 @@ def notified(server: PrefectServer, tmp_path_factory: pytest.TempPathFactory) ->
     webhook.close()
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_run_started_as_the_ui_does(server: PrefectServer, notified: Notified, tmp_path: Path) -> None:
     requests = write_requests(tmp_path / "requests.jsonl", 50, words={3: "bad", 30: "bad"})
     database = tmp_path / f"{SECRET}.db"

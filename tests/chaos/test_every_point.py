@@ -1,7 +1,7 @@
 """SIGKILL at every point of ``dray/triggers.py`` in turn, then the same command again: I1 to I5 and I8.
 
 Most runs are of ``tests.chaos.thread_job.py``: one process, one job of 200 rows. With ``--chaos-rounds``
-below 5 a fifth of the points is, once each, on either store, early or late, as the seed draws; else all
+below 5 an eighth of the points is, once each, on either store, early or late, as the seed draws; else all
 are, both ways on both, and points that other processes reach are killed in the real command as well.
 """
 
@@ -118,7 +118,7 @@ def _every_case() -> Iterator[tuple[Point, str, bool]]:
 
 
 def _some_of_the_points(rng: random.Random) -> Iterator[tuple[Point, str, bool]]:
-    for point in rng.sample(list(Point), -(-len(Point) // 5)):
+    for point in rng.sample(list(Point), -(-len(Point) // 8)):
         yield point, rng.choice(STORES), rng.random() < 0.5 and point not in ONCE
 
 

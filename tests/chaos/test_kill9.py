@@ -92,7 +92,12 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(
+    params=[
+        pytest.param("sqlite", marks=pytest.mark.heavy(one_of=3)),
+        pytest.param("postgresql", marks=pytest.mark.long),
+    ]
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"

@@ -63,6 +63,7 @@ def answers(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "output.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_job_with_blocks_and_the_same_job_again(tmp_path: Path) -> None:
     """Store, cluster and object-store credentials come from blocks; the second call has nothing to do."""
     database = tmp_path / "elsewhere.db"

@@ -49,6 +49,7 @@ def parent() -> None:
     between()
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_job_below_a_deployments_flow_belongs_to_it_and_hears_its_cancel() -> None:
     with get_client(sync_client=True) as client:
         deployment = client.create_deployment(client.create_flow(parent), name="nightly")

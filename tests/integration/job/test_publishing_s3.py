@@ -463,7 +463,7 @@ def test_keys_that_end_before_the_files_are_written_pause_the_job(
     emulator.behave(expires_after=0)
     file = f"{job.settings.output}/output.jsonl"
     with pytest.raises(
-        JobPausedError, match=f"{file} cannot be written: not allowed.*credentials.*`dray resume`"
+        JobPausedError, match=f"{file} cannot be written: not allowed.*credentials.*`dray resume JOB`"
     ):
         finalise_job(job, Timeline())
     emulator.behave()

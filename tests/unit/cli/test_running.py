@@ -287,7 +287,7 @@ def test_the_exit_code_of_a_run_counts_though_its_readers_are_gone(
 
 @pytest.mark.parametrize(("json", "lines"), [(False, 0), (False, 1), (True, 1)])
 def test_the_exit_code_of_a_run_counts_though_its_terminal_has_closed(
-    json: bool, lines: int, monkeypatch: pytest.MonkeyPatch
+    json: bool, lines: int, job: OpenJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where SIGHUP is ignored: the bar could not be taken off, nor the result told, and the run failed."""
     ours, its = os.openpty()

@@ -52,6 +52,7 @@ def test_no_held_out_text_combination_name_or_number_is_trained_on(
     assert numbers and numbers.isdisjoint(number for t in training for number in t.numbers)
 
 
+@pytest.mark.heavy
 def test_no_part_of_a_held_out_name_stands_in_a_training_text(training: list[Ticket]) -> None:
     parts = {name.lower() for split in (phrases.FIRST_NAMES, phrases.LAST_NAMES) for name in split[1]}
     typed = {word.lower() for t in training for word in re.findall(r"[A-Za-z]+", t.text)}
