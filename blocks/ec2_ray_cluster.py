@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl, SecretStr
 
+from blocks.cluster_numbers import number
 from dray.cluster import ClusterSettings
 from dray.cluster.providers.ec2 import EC2Cluster
+from dray.cluster.providers.ec2.settings import BOUNDS
+
+_number = partial(number, EC2Cluster, BOUNDS)
 
 
 class EC2RayCluster(Block):
@@ -37,8 +42,8 @@ class EC2RayCluster(Block):
         default=[],
         description="Instance types of workers to choose from; all of dray's catalogue when left out.",
     )
-    workers: int = Field(default=1, ge=0, le=1000, description="Workers to ask for.")
-    minimum: int = Field(default=1, ge=0, le=1000, description="Workers that have to come.")
+    workers: int = _number("workers", "Workers to ask for.")
+    minimum: int = _number("minimum", "Workers that have to come.")
     spot: bool = Field(default=True, description="Allow spot instances.")
     on_demand: bool = Field(
         default=True, description="Allow workers on demand, where they are cheaper or no spot can be had."
@@ -47,38 +52,28 @@ class EC2RayCluster(Block):
         default=None,
         description="Folder or URI of the model to compare types by; one of 8B parameters when left out.",
     )
-    input_tokens: float = Field(
-        default=1024, ge=1, description="Tokens of a usual prompt, to compare types by."
+    input_tokens: float = _number("input_tokens", "Tokens of a usual prompt, to compare types by.")
+    output_tokens: float = _number("output_tokens", "Tokens of a usual answer, to compare types by.")
+    tensor_parallel_size: int = _number(
+        "tensor_parallel_size", "The engine's, to compare types by; a job's own comes first."
     )
-    output_tokens: float = Field(
-        default=128, ge=1, description="Tokens of a usual answer, to compare types by."
+    pipeline_parallel_size: int = _number(
+        "pipeline_parallel_size", "The engine's, to compare types by; a job's own comes first."
     )
-    tensor_parallel_size: int = Field(
-        default=1, ge=1, le=1024, description="The engine's, to compare types by; a job's own comes first."
-    )
-    pipeline_parallel_size: int = Field(
-        default=1, ge=1, le=1024, description="The engine's, to compare types by; a job's own comes first."
-    )
-    nnodes: int = Field(
-        default=1, ge=1, le=1000, description="The engine's, to compare types by; a job's own comes first."
-    )
+    nnodes: int = _number("nnodes", "The engine's, to compare types by; a job's own comes first.")
     quantization: str | None = Field(
         default=None, description="The engine's, to compare types by; a job's own comes first."
     )
-    lifetime: float = Field(
-        default=1800,
-        ge=300,
-        description="Seconds after which machines end by themselves when no job puts that off.",
+    lifetime: float = _number(
+        "lifetime", "Seconds after which machines end by themselves when no job puts that off."
     )
-    start_seconds: float = Field(default=600, ge=1, description="Seconds that the head has to answer.")
-    join_seconds: float = Field(
-        default=900, ge=1, description="Seconds that the minimum of workers has to join Ray."
-    )
-    disk_gb: int = Field(default=200, ge=8, description="Gigabytes of each machine's disk.")
+    start_seconds: float = _number("start_seconds", "Seconds that the head has to answer.")
+    join_seconds: float = _number("join_seconds", "Seconds that the minimum of workers has to join Ray.")
+    disk_gb: int = _number("disk_gb", "Gigabytes of each machine's disk.")
     root_device: str = Field(
         default="/dev/xvda", description="Root device of the image; Ubuntu's is /dev/sda1."
     )
-    port: int = Field(default=6379, ge=1024, le=65535, description="Port of Ray's head.")
+    port: int = _number("port", "Port of Ray's head.")
     env_parameters: dict[str, str] = Field(
         default={},
         description="Variables of all nodes, each with the Systems Manager parameter that has it.",

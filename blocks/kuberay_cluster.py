@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl
 
+from blocks.cluster_numbers import number
 from dray.cluster import ClusterSettings
 from dray.cluster.providers.kuberay import KubeRayCluster as Settings
+from dray.cluster.providers.kuberay.settings import BOUNDS
+
+_number = partial(number, Settings, BOUNDS)
 
 
 class KubeRayCluster(Block):
@@ -35,14 +40,14 @@ class KubeRayCluster(Block):
     kubeconfig: str | None = Field(
         default=None, description="Path of a kubeconfig; the usual one if left out."
     )
-    workers: int = Field(default=1, ge=0, le=1000, description="Pods with engines to ask for.")
-    minimum: int = Field(default=1, ge=0, le=1000, description="Pods with engines that have to come.")
-    cpus: float = Field(default=4, ge=0.1, description="Processors of a worker.")
+    workers: int = _number("workers", "Pods with engines to ask for.")
+    minimum: int = _number("minimum", "Pods with engines that have to come.")
+    cpus: float = _number("cpus", "Processors of a worker.")
     memory: str = Field(default="32Gi", description="Memory of a worker.")
-    gpus: int = Field(default=1, ge=0, description="GPUs of a worker.")
+    gpus: int = _number("gpus", "GPUs of a worker.")
     gpu_resource: str = Field(default="nvidia.com/gpu", description="The device plugin's name for a GPU.")
     shared_memory: str = Field(default="16Gi", description="Volume in memory of a worker, for weights.")
-    head_cpus: float = Field(default=4, ge=0.1, description="Processors of the head.")
+    head_cpus: float = _number("head_cpus", "Processors of the head.")
     head_memory: str = Field(default="16Gi", description="Memory of the head.")
     spot: bool = Field(default=True, description="Allow spot nodes.")
     on_demand: bool = Field(default=True, description="Allow workers on demand, where no spot can be had.")
@@ -63,19 +68,17 @@ class KubeRayCluster(Block):
         default=[], description="Secrets of the namespace whose keys become variables of head and workers."
     )
     queue: str | None = Field(default=None, description="Local queue of Kueue.")
-    lifetime: float = Field(
-        default=1800,
-        ge=300,
-        description="Seconds after which the cluster deletes itself when no job puts that off.",
+    lifetime: float = _number(
+        "lifetime", "Seconds after which the cluster deletes itself when no job puts that off."
     )
-    start_seconds: float = Field(default=600, ge=1, description="Seconds that the head has to be ready.")
-    join_seconds: float = Field(default=900, ge=1, description="Seconds that the minimum of workers has.")
-    spot_seconds: float = Field(
-        default=120, ge=1, description="Seconds that a pod waits for spot before one on demand is asked for."
+    start_seconds: float = _number("start_seconds", "Seconds that the head has to be ready.")
+    join_seconds: float = _number("join_seconds", "Seconds that the minimum of workers has.")
+    spot_seconds: float = _number(
+        "spot_seconds", "Seconds that a pod waits for spot before one on demand is asked for."
     )
-    grace_seconds: int = Field(default=120, ge=30, description="Seconds that a pod has to end.")
+    grace_seconds: int = _number("grace_seconds", "Seconds that a pod has to end.")
     python: str = Field(default="python", description="Python on the image that has dray.")
-    port: int = Field(default=6379, ge=1024, le=65535, description="Port of Ray's head.")
+    port: int = _number("port", "Port of Ray's head.")
 
     def settings(self) -> ClusterSettings:
         """The frozen form."""

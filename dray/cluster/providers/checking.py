@@ -12,7 +12,9 @@ from dray.errors import ConfigError
 
 _COUNTS = {"workers": (0, 1000), "minimum": (0, 1000), "port": (1024, 65535)}
 _SECONDS = {"lifetime": (300, 7 * 86400), "start_seconds": (1, 7200), "join_seconds": (1, 7200)}
-_BOUNDS: dict[str, tuple[float, float]] = {**_COUNTS, **_SECONDS}
+Bounds = Mapping[str, tuple[float, float]]
+SHARED_BOUNDS: Bounds = {**_COUNTS, **_SECONDS}
+"""The least and the most of the numbers that all settings have."""
 
 
 def check_form(kind: str, name: str, value: str, form: re.Pattern[str]) -> None:
@@ -21,14 +23,14 @@ def check_form(kind: str, name: str, value: str, form: re.Pattern[str]) -> None:
         raise ConfigError(f"{kind}: {name} has {value!r}, which is not of the form {form.pattern}")
 
 
-def check_numbers(kind: str, settings: Any, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """The numbers that all settings have, and those with ``bounds`` of their own.
+def check_numbers(kind: str, settings: Any, bounds: Bounds) -> None:
+    """Hold the numbers of a cluster's settings to their bounds.
 
     Raises:
         ConfigError: one is out of its bounds, no market is allowed, or more workers have to come than are
             asked for.
     """
-    for name, (least, most) in {**_BOUNDS, **bounds}.items():
+    for name, (least, most) in bounds.items():
         value = getattr(settings, name)
         if not isfinite(value) or not least <= value <= most:
             raise ConfigError(f"{kind}: {name} is {value:g}, but must be from {least:g} to {most:g}")

@@ -25,6 +25,8 @@ from blocks import (
     ResultStore,
 )
 from dray.cluster import ClusterSettings
+from dray.cluster.providers import ec2, kuberay
+from dray.cluster.providers.checking import Bounds
 from dray.cluster.providers.ec2 import EC2Cluster
 from dray.cluster.providers.kuberay import KubeRayCluster as KubeRaySettings
 from dray.errors import ConfigError
@@ -122,6 +124,19 @@ def test_settings_of_a_cluster_in_kubernetes_come_back() -> None:
     assert anywhere == ClusterSettings(provider=KubeRaySettings(image="dray:1", on_demand_selector={}))
     secrets = KubeRayCluster(image="dray:1", env_secrets=["dray-env"]).settings()
     assert secrets == ClusterSettings(provider=KubeRaySettings(image="dray:1", env_secrets=("dray-env",)))
+
+
+@pytest.mark.parametrize(
+    ("block", "bounds"), [(EC2RayCluster, ec2.settings.BOUNDS), (KubeRayCluster, kuberay.settings.BOUNDS)]
+)
+def test_prefects_page_refuses_what_a_job_would_refuse(block: type[Block], bounds: Bounds) -> None:
+    """The page goes by the schema: a block that it saves is one that opens."""
+    numbers = {
+        name: (one["minimum"], one["maximum"])
+        for name, one in block.model_json_schema()["properties"].items()
+        if one.get("type") in ("integer", "number")
+    }
+    assert numbers == bounds
 
 
 def test_a_block_of_another_type_is_no_cluster() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dray.cluster.providers.checking import check_form, check_numbers, markets_of
+from dray.cluster.providers.checking import SHARED_BOUNDS, Bounds, check_form, check_numbers, markets_of
 from dray.cluster.providers.protocol import Market
 from dray.errors import ConfigError
 
@@ -23,7 +23,8 @@ _PATH = re.compile(r"/[\w./+-]*")
 _VARIABLE = re.compile(r"(?!RAY_AUTH_)[A-Za-z_]\w{0,63}", re.ASCII)
 _PARAMETER = re.compile(r"/[\w./-]{1,255}", re.ASCII)
 _MOST_VARIABLES = 24  # EC2 takes 16 KiB of user data
-_BOUNDS: dict[str, tuple[float, float]] = {
+BOUNDS: Bounds = {
+    **SHARED_BOUNDS,
     "disk_gb": (8, 16384),
     "input_tokens": (1, 1e6),
     "output_tokens": (1, 1e6),
@@ -105,7 +106,7 @@ class EC2Settings:
         self._refuse("python", self.python, _PATH)
         self._refuse("root_device", self.root_device, _PATH)
         self._check_variables()
-        check_numbers(self.kind, self, _BOUNDS)
+        check_numbers(self.kind, self, BOUNDS)
         if not self.subnets:
             raise ConfigError("ec2: subnets is empty; name one in each zone that may be used")
         if (self.access_key_id is None) != (self.secret_access_key is None):

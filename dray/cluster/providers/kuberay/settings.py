@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dray.cluster.providers.checking import check_form, check_numbers, markets_of
+from dray.cluster.providers.checking import SHARED_BOUNDS, Bounds, check_form, check_numbers, markets_of
 from dray.cluster.providers.protocol import Market
 from dray.errors import ConfigError
 
@@ -25,7 +25,8 @@ _LABEL_KEY = re.compile(
     r"(?:[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[\w.-]{0,61}[A-Za-z0-9])?"
 )
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[\w.-]{0,61}[A-Za-z0-9])?)?")
-_BOUNDS: dict[str, tuple[float, float]] = {
+BOUNDS: Bounds = {
+    **SHARED_BOUNDS,
     "cpus": (0.1, 1024),
     "gpus": (0, 64),
     "head_cpus": (0.1, 1024),
@@ -121,7 +122,7 @@ class KubeRaySettings:
         for name in ("queue", "instance_type"):
             if getattr(self, name) is not None:
                 self._refuse(name, getattr(self, name), _LABEL_VALUE)
-        check_numbers(self.kind, self, _BOUNDS)
+        check_numbers(self.kind, self, BOUNDS)
 
     @property
     def markets(self) -> frozenset[Market]:
