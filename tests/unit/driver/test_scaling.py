@@ -445,7 +445,7 @@ def test_replicas_as_they_are_given(given: Any, kept: Any, limits: ReplicaRange 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"replicas": "3:2"}, r"engine|replicas: the fewest \(3\) are more than the most \(2\)"),
+        ({"replicas": "3:2"}, r"engine|replicas: MIN \(3\) is greater than MAX \(2\)"),
         ({"replicas": "0:2"}, "greater than or equal to 1"),
         ({"replicas": 0}, "replicas 0: Input should be greater than or equal to 1: .* such as 1:8"),
         ({"replicas": "many"}, "a number of replicas: write how many, such as 4, or .* 1:8"),
