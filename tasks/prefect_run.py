@@ -126,24 +126,23 @@ def callers(run: UUID) -> tuple[UUID, ...]:
 
 def api_answers() -> bool:
     """Whether the API answers now; tried once. It does, too, where the run was deleted."""
-    try:
-        state_of_run()
-    except ObjectNotFound:
-        return True
-    except Exception:  # noqa: BLE001  whatever the API's trouble is
-        return False
-    return True
+    return _is_known() is not None
 
 
 def is_deleted() -> bool:
     """Whether a user deleted the run in Prefect; not where the API does not answer, tried once."""
+    return _is_known() is False
+
+
+def _is_known() -> bool | None:
+    """Whether Prefect knows the run; None where the API does not answer."""
     try:
         state_of_run()
     except ObjectNotFound:
-        return True
-    except Exception:  # noqa: BLE001  whatever the API's trouble is
         return False
-    return False
+    except Exception:  # noqa: BLE001  whatever the API's trouble is
+        return None
+    return True
 
 
 def wish_in(state: State | None) -> Wish | None:

@@ -9,14 +9,10 @@ from dray.errors import ConfigError
 
 _CONNECT_SECONDS = 2.0  # for one try
 _START_SECONDS = 5.0  # for a head that is being started
+_LOOK_SECONDS = 0.5
 
 
-def try_connection(address: str) -> None:
-    """Make one connection to ``address`` (host:port), and close it.
-
-    Raises:
-        OSError: there is none; ConnectionRefusedError where its machine says that nothing listens there.
-    """
+def _connect(address: str) -> None:
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
 
@@ -24,7 +20,7 @@ def try_connection(address: str) -> None:
 def listens(address: str) -> bool:
     """Whether a connection to ``address`` (host:port) can be made."""
     try:
-        try_connection(address)
+        _connect(address)
     except OSError:
         return False
     return True
@@ -39,18 +35,21 @@ def refuse_silent(address: str) -> None:
         ConfigError: nothing listens there.
     """
     place = address.removeprefix("ray://")
-    deadline = time.monotonic() + _START_SECONDS
-    while place.rpartition(":")[2].isdigit():  # the address may be `auto`
-        try:
-            try_connection(place)
-        except ConnectionRefusedError as error:
-            if time.monotonic() > deadline:
-                raise ConfigError(
-                    f"--cluster {address}: nothing listens there; is the head up, and is the port that of "
-                    "`ray start --head --port`?"
-                ) from error
-            time.sleep(0.5)
-            continue
-        except OSError:
-            pass
+    if not place.rpartition(":")[2].isdigit():  # such as `auto`
         return
+    deadline = time.monotonic() + _START_SECONDS
+    while _refuses(place):
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"--cluster {address}: nothing listens there; is the head up, and is the port that of "
+                "`ray start --head --port`?"
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _refuses(address: str) -> bool:
+    try:
+        _connect(address)
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
+    return False

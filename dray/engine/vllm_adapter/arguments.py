@@ -246,11 +246,7 @@ def _longest_bytes(model: str, given: dict[str, Any]) -> int:
     of_element = KV_BYTES[next(filter(None, named), facts.kv_format)]
     ranks = int(given.get("tensor_parallel_size") or 1)
     elements = sum(
-        one.layers
-        * one.cached
-        * min(length, length if one.window is None else one.window + batch)
-        * one.copies(ranks)
-        / ranks
+        one.layers * one.cached * min(length, one.kept(length) + batch) * one.copies(ranks) / ranks
         for one in facts.attention
     )
     return int(elements * of_element * (1 + _OF_BLOCKS))

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from dray.errors import ConfigError, DrayError
+from dray.errors import ConfigError, DrayError, raised_at
 from dray.planner.workload.counting import count
 from dray.planner.workload.encoders import Tokens
 
@@ -39,8 +39,8 @@ def main() -> None:
     except DrayError as error:
         connection.send(error)
     except BaseException as error:  # noqa: BLE001  a tokenizer raises anything: Rust's panics are no Exception
-        said = " ".join(str(error).split())[:200]
-        connection.send(ConfigError(f"the tokenizer fails ({type(error).__name__}: {said})"))
+        place = raised_at(error)  # its own words may quote a prompt
+        connection.send(ConfigError(f"the tokenizer fails ({type(error).__name__}{place})"))
 
 
 def _read(connection: Connection, batches: queue.SimpleQueue[list[bytes] | None]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from dray.errors import ConfigError
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.temporary import TemporaryFolder
-from dray.weights.source.checkpoint import refuse_native
+from dray.weights.source.checkpoint import NATIVE, refuse_native
 from dray.weights.source.hub import is_hub
 from dray.weights.source.listing import content_of, read_manifest
 from dray.weights.source.modules import names_in
@@ -60,4 +60,6 @@ def configuration_of(model: str, options: ObjectStoreOptions | None = None) -> I
             if not file.is_weights and file.size <= _MOST_BYTES:
                 (own / file.name).parent.mkdir(parents=True, exist_ok=True)
                 (own / file.name).write_bytes(content_of(manifest.uri, file, options))
+        if manifest.leaves_mistrals:  # by its name alone vLLM, and a plan, know which tokenizer reads prompts
+            (own / NATIVE).touch()
         yield own

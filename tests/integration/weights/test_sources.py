@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from dray.errors import ConfigError, WeightsError
+from dray.planner.workload.mistral import reads_mistrals
 from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, check_remote, read_manifest
 from dray.weights.node.places import CACHE_VARIABLE
@@ -100,6 +101,20 @@ def test_a_plan_reads_no_weights(s3: S3Server, model: Path) -> None:
         assert (folder / "config.json").read_bytes() == (model / "config.json").read_bytes()
     assert names == {file.name for file in model.iterdir() if file.suffix != ".safetensors"}
     assert not folder.exists()
+
+
+def test_a_plan_reads_prompts_with_the_tokenizer_of_the_run(s3: S3Server, model: Path) -> None:
+    """A model in both formats: the engine takes Mistral's tokenizer, though none of its weights is read."""
+    client = s3.bucket("both")
+    for file in model.iterdir():
+        client.put_object(Bucket="both", Key=f"m/{file.name}", Body=file.read_bytes())
+    client.put_object(Bucket="both", Key="m/consolidated.safetensors", Body=b"weights")
+    with configuration_of("s3://both/m", s3.options) as folder:
+        assert not reads_mistrals(folder, "auto")
+    client.put_object(Bucket="both", Key="m/tekken.json", Body=b"{}")
+    with configuration_of("s3://both/m", s3.options) as folder:
+        assert reads_mistrals(folder, "auto")
+        assert sum(file.stat().st_size for file in folder.glob("*.safetensors")) == 0
 
 
 # ---- an embedding model, with folders for its modules and its named templates ----

@@ -53,8 +53,9 @@ def test_a_process_that_ends_is_an_error() -> None:
             list(processes.counted(batches()))
 
 
-def test_a_tokenizer_that_fails_says_why() -> None:
-    """A ConfigError: the plan then counts by bytes, and notes it."""
+def test_a_tokenizer_that_fails_says_where() -> None:
+    """A ConfigError: the plan counts by bytes then, and notes it. The error's words may quote a prompt."""
     broken = Setup(Bytes(), "none")  # type: ignore[arg-type]  # anything that raises there
-    with Processes(broken, most=1) as processes, pytest.raises(ConfigError, match=r"fails .TypeError: .*str"):
+    place = r"the tokenizer fails \(TypeError at \w+\.py:\d+(, raised in \w+\.py:\d+)?\)$"
+    with Processes(broken, most=1) as processes, pytest.raises(ConfigError, match=place):
         list(processes.counted([batch(1)]))
