@@ -14,7 +14,6 @@ from dray.job.ending.result import JobResult
 from dray.job.options.dated import dated
 from dray.kinds import output_columns
 from dray.requests.reading.frames import frame_to_source
-from dray.requests.sources import RowShape
 from dray.storage.files import check_writable, local_path
 from dray.storage.folders import WORK, refuse_foreign
 from dray.storage.layout import published_names
@@ -71,7 +70,7 @@ def batch_inference_frame(
             refuse_foreign(output, None, published_names())
 
     folder = local_path(output) / WORK / _FRAMES
-    source = frame_to_source(frame, folder, RowShape(**rows.shape()), before_writing=check)
+    source = frame_to_source(frame, folder, rows.shape(), before_writing=check)
     with _rows_named(frame, source.inputs[0]):
         result = batch_inference(
             input=source.inputs[0],

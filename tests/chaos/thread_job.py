@@ -22,10 +22,11 @@ from dray.job.beginning import opening
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows import spooling
-from dray.requests.sources import RowDefaults, source_of
+from dray.requests.sources import RowDefaults
 from dray.shard import placing, pump, verdicts
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from tests.support.lanes import parts_on
+from tests.support.sources import source_of
 from tests.support.thread_fleet import Script, ThreadFleet
 
 JOB = "job"

@@ -16,7 +16,8 @@ from dray.job.options.argument_files import with_contents
 from dray.job.options.model_files import model_digest
 from dray.job.options.settings import JobSettings
 from dray.requests.reading.readers import source_digest
-from dray.requests.sources import SqlQuery, template_digest
+from dray.requests.shape_digest import template_digest
+from dray.requests.sources import SqlQuery
 from dray.store import Fingerprint
 from dray.weights import Manifest
 

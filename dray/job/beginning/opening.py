@@ -17,7 +17,8 @@ from dray.owner import is_gone, owner_name
 from dray.requests.reading.inputs import states
 from dray.requests.reading.queries import query_name
 from dray.requests.reading.readers import files_of
-from dray.requests.sources import RowShape, Source, SqlQuery
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import Source, SqlQuery
 from dray.storage.files import check_writable
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take
 from dray.storage.layout import published_names

@@ -18,7 +18,8 @@ from dray.kinds import KindName, kind_named
 from dray.storage.files import absolute
 
 if TYPE_CHECKING:
-    from dray.requests.sources import Source  # a tenth of a second, before the first line of a run
+    from dray.requests.row_shape import RowShape  # a tenth of a second, before the first line of a run
+    from dray.requests.sources import Source
 
 
 def _numbered(schema: dict[str, Any]) -> None:
@@ -174,13 +175,15 @@ class RowOptions(Form):
 
     _not_empty = field_validator("image_root", "audio_root", "video_root", "query")(refuse_empty)
 
-    def shape(self) -> dict[str, Any]:
-        """What says how a row of columns becomes a request, by the names of :class:`RowShape`."""
-        from dray.requests.sources import RowShape
+    def shape(self) -> RowShape:
+        """How a row of columns becomes a request."""
+        from dray.requests.row_shape import RowShape
 
         known = type(self).model_fields
         names = [field.name for field in fields(RowShape) if field.name in known]  # no option sets the others
-        return {name: getattr(self, name) for name in names} | {"kind": kind_named(self.kind)}
+        given = {name: getattr(self, name) for name in names}
+        kept = tuple(dict.fromkeys(self.keep_columns))
+        return RowShape(**given | {"kind": kind_named(self.kind), "keep_columns": kept})
 
     def anchored(self) -> Self:
         """The same options, with local folders as seen from any working directory."""
@@ -193,7 +196,7 @@ class RowOptions(Form):
         """The source that these options make of ``inputs``; raises as :func:`source_of`."""
         from dray.requests.sources import source_of
 
-        return source_of(inputs, **self.shape(), query=self.query, delimiter=self.delimiter)
+        return source_of(inputs, self.shape(), query=self.query, delimiter=self.delimiter)
 
 
 class SamplingOptions(Form):

@@ -15,7 +15,8 @@ from dray.errors import ConfigError, JobChangedError
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import Resolved
 from dray.requests.reading.readers import source_digest
-from dray.requests.sources import RowDefaults, Source, template_digest
+from dray.requests.shape_digest import template_digest
+from dray.requests.sources import RowDefaults, Source
 from dray.storage.files import local_path
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.weights.source.configuration import configuration_of

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dray.requests.columns.messages import parsed, plain
-from dray.requests.sources import BodyFields
+from dray.requests.row_shape import BodyFields
 
 
 def _names(text: str) -> frozenset[str]:

@@ -18,7 +18,7 @@ from dray.requests.columns.template import Template, documents_of, plain_decimal
 from dray.requests.media.medium import columns_of_files, roots_of
 from dray.requests.media.placing import FORMS, parts_placer
 from dray.requests.precision import EXACT
-from dray.requests.sources import BodyFields, RowShape
+from dray.requests.row_shape import BodyFields, RowShape
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
 
 _SPELLED = (int, UUID, Decimal, date, time)

@@ -15,7 +15,8 @@ from dray.errors import ConfigError
 from dray.requests.columns.bodies import ALWAYS, BESIDE_OTHERS, OBJECTS
 from dray.requests.columns.row_builder import columns_of
 from dray.requests.reading.settling import COLUMNS
-from dray.requests.sources import Rows, RowShape, check_fields, checked
+from dray.requests.row_shape import RowShape, check_fields, checked
+from dray.requests.sources import Rows
 from dray.storage.files import write_atomic
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from dray.requests.media.medium import columns_of_files
 from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.requests.reading.query_values import keep_values
 from dray.requests.reading.tables import BATCH_BYTES, BATCH_ROWS, TableRow, check_columns, is_long
-from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import SqlQuery
 from dray.requests.validate import too_long
 from dray.storage.addresses import identifying_url, masked_url
 

@@ -17,7 +17,8 @@ from dray.requests.reading.inputs import FileRef, digest, expand
 from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.partitions import with_partitions
 from dray.requests.reading.settling import needs_kind
-from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, Source, SqlQuery
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import JsonlBatch, RowDefaults, Source, SqlQuery
 from dray.requests.validate import BadRow, Envelope, filler, read_envelope, too_long
 from dray.storage.files import LINE_LIMIT_BYTES
 from dray.storage.objects import ObjectStoreOptions

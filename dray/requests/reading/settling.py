@@ -21,7 +21,8 @@ from dray.requests.reading.inputs import expand
 from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.tables import open_parquet
 from dray.requests.rejects import empty_input
-from dray.requests.sources import BodyFields, JsonlBatch, Rows, RowShape, Source, SqlQuery
+from dray.requests.row_shape import OPEN_SHAPE, BodyFields, RowShape
+from dray.requests.sources import JsonlBatch, Rows, Source, SqlQuery
 from dray.requests.validate import POST
 from dray.storage.files import LINE_LIMIT_BYTES
 from dray.storage.objects import ObjectStoreOptions
@@ -82,7 +83,7 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
 
 def needs_kind(source: JsonlBatch, options: ObjectStoreOptions | None) -> bool:
     """Whether the kind that the user gives is that of rows: those of Together and Mistral name no URL."""
-    if source.shape.kind == RowShape().kind:
+    if source.shape.kind == OPEN_SHAPE.kind:
         return False
     rows, _ = _first_rows(source, options)
     return any(_ID in row and isinstance(row.get("body"), dict) and row.get("url") is None for row in rows)
@@ -100,7 +101,7 @@ def _refuse_other_kind(kind: Kind, rows: list[dict[str, Any]], uri: str) -> None
     """Refuse a kind that the user has named, for a batch file of another. The default may be unsaid."""
     asked = (row.get("url") for row in rows)
     url = next((url for url in asked if isinstance(url, str) and url in KINDS), None)
-    if url is not None and kind != RowShape().kind and KINDS[url] != kind:
+    if url is not None and kind != OPEN_SHAPE.kind and KINDS[url] != kind:
         raise ConfigError(
             f"{uri}: rows in the OpenAI batch format say their kind themselves: these ask {url}, and --kind "
             f"is {kind}; leave --kind out, or change the url of the rows"

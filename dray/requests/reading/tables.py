@@ -22,7 +22,8 @@ from dray.requests.precision import (
 )
 from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.partitions import partition_of
-from dray.requests.sources import Rows, RowShape
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import Rows
 from dray.requests.validate import BadRow, parse_object, too_long
 from dray.storage.files import open_lines, open_seekable
 from dray.storage.objects import BLOCK_BYTES, PART_BYTES, ObjectStoreOptions

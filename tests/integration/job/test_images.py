@@ -17,12 +17,13 @@ from dray.driver.whole_job import run_job
 from dray.errors import ConfigError, JobPausedError
 from dray.job.ending.result import JobResult
 from dray.job.options.settings import JobSettings
-from dray.requests.sources import RowDefaults, source_of
+from dray.requests.sources import RowDefaults
 from dray.shard import media_files
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from tests.support.lanes import parts_on
 from tests.support.s3_emulator import EmulatorProcess
 from tests.support.seeing_model import as_url, picture
+from tests.support.sources import source_of
 from tests.support.thread_fleet import Script, ThreadFleet
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

@@ -23,10 +23,11 @@ from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.requests.reading.readers import ReadLimits
-from dray.requests.sources import RowDefaults, source_of
+from dray.requests.sources import RowDefaults
 from dray.storage.folders import Owner, take
 from dray.store import open_store
 from tests.support.command import CANARY, write_requests
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.integration
 

@@ -17,9 +17,10 @@ from dray.errors import InputError
 from dray.requests.ingest import ingest
 from dray.requests.reading.inputs import digest, expand
 from dray.requests.reading.tables import file_rows
-from dray.requests.sources import Rows, source_of
+from dray.requests.sources import Rows
 from dray.storage.files import open_lines
 from tests.support.s3_emulator import EmulatorProcess
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.integration
 

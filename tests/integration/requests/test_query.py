@@ -14,10 +14,12 @@ from dray.errors import InputError
 from dray.requests.ingest import cut, ingest
 from dray.requests.reading import queries
 from dray.requests.reading.queries import query_rows
-from dray.requests.sources import RowShape, SqlQuery, source_of
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import SqlQuery
 from dray.requests.spool.spool import decode, read_shard
 from dray.requests.validate import BadRow
 from tests.support.postgres import PostgresServer
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.integration
 

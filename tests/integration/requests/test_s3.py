@@ -27,11 +27,12 @@ from dray.requests.model import Outcome
 from dray.requests.outputs.files import write_outputs
 from dray.requests.reading.inputs import digest, expand
 from dray.requests.reading.tables import file_rows
-from dray.requests.sources import Rows, source_of
+from dray.requests.sources import Rows
 from dray.requests.spool.spool import decode, index_of, read_shard
 from dray.storage import ObjectStoreOptions, check_writable, objects, remote, seekable
 from dray.storage.files import stream_range, write_atomic
 from tests.support.s3 import S3Server
+from tests.support.sources import source_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -12,10 +12,10 @@ from dray.cli.app import run_app
 from dray.cli.server import PrefectServer
 from dray.errors import InputError
 from dray.requests.ingest import ingest
-from dray.requests.sources import source_of
 from tests.support.command import ROOT, write_requests
 from tests.support.lora import write_adapter
 from tests.support.postgres import PostgresServer
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.integration
 

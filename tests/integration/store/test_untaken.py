@@ -23,7 +23,7 @@ from dray.job.beginning.opening import open_job
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.kinds import Kind
-from dray.requests.sources import RowDefaults, source_of
+from dray.requests.sources import RowDefaults
 from dray.shard import lease, untaken
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.task import TaskResult, try_once
@@ -31,6 +31,7 @@ from dray.shard.work import ShardWork
 from dray.store import ReplicaRow, ReplicaState, open_store
 from dray.store.database import connection, sqlite_file
 from tests.support.postgres import PostgresServer
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.integration
 

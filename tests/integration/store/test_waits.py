@@ -40,7 +40,8 @@ from dray.requests.ingest import ingest
 from dray.requests.reading import queries
 from dray.requests.reading.queries import query_rows
 from dray.requests.reading.readers import files_of, read_rows
-from dray.requests.sources import RowDefaults, RowShape, SqlQuery, source_of
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import RowDefaults, SqlQuery
 from dray.requests.spool.spool import read_shard
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.placing import wait_for_place
@@ -52,6 +53,7 @@ from tasks import heeding as page
 from tasks.prefect_run import Wish
 from tests.support.postgres import PostgresServer
 from tests.support.s3_emulator import EmulatorProcess
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.integration
 

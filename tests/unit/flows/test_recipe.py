@@ -14,11 +14,12 @@ from dray.job.options.resolving import job_settings
 from dray.job.options.settings import JobSettings
 from dray.job.options.spelling import as_parameters
 from dray.kinds import Kind
-from dray.requests.sources import SqlQuery, source_of
+from dray.requests.sources import SqlQuery
 from flows.naming import named, named_input
 from flows.parameters import EngineOptions, JobRequest, RowOptions, SamplingOptions
 from flows.plan import plan
 from flows.resolving import PrefectBlocks
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

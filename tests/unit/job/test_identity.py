@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.options.spelling import spelled
 from dray.kinds import Kind
-from dray.requests.sources import RowDefaults, source_of
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import RowDefaults
 from dray.store import Fingerprint, open_store
 from dray.weights import Manifest
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 
@@ -176,7 +178,7 @@ def test_answers_by_another_tokenizer_are_of_another_job(make_settings: Make) ->
 def test_the_options_that_make_another_job_are_told() -> None:
     parts = Fingerprint(input="", model="", sampling="", template="", format="")
     told = parts.told_differences(replace(parts, model="x", sampling="x", template="x"))
-    of_rows = RowOptions.model_fields.keys() & RowOptions().shape().keys()
+    of_rows = RowOptions.model_fields.keys() & {one.name for one in fields(RowShape)}
     paths: list[tuple[str, ...]] = [("rows", one) for one in (*of_rows, "delimiter", "model_name")]
     paths += [("sampling", one) for one in SamplingOptions.model_fields]
     paths += [("model",), ("engine", "name"), ("engine", "arguments"), ("overflow",)]

@@ -29,10 +29,11 @@ from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import engine_kind, ingest_job
 from dray.kinds import KINDS, Body, EngineKind, Kind, OutputColumn, count_prompts, kind_named
 from dray.requests.model import Outcome, Request
-from dray.requests.sources import RowDefaults, source_of
+from dray.requests.sources import RowDefaults
 from dray.requests.spool.spool import encode, read_shard
 from dray.shard.proof import prove
 from dray.store import open_store
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

@@ -27,11 +27,12 @@ from dray.job.options.resolving import NoBlocks
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.requests.outputs.files import Written, write_outputs
-from dray.requests.sources import RowDefaults, source_of
+from dray.requests.sources import RowDefaults
 from dray.requests.spool.spool import index_of
 from dray.storage import ObjectStoreOptions
 from dray.store import JobState, open_store
 from tests.support.publishing import answer
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

@@ -13,8 +13,8 @@ from dray.requests.ingest import cut, ingest
 from dray.requests.model import Outcome
 from dray.requests.outputs.files import write_outputs
 from dray.requests.outputs.parquet import ERRORS_SCHEMA, output_schema
-from dray.requests.sources import source_of
 from dray.requests.spool.spool import decode, read_shard
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

@@ -19,8 +19,8 @@ from dray.job.open_job import OpenJob
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.requests.sources import source_of
 from dray.store import JobState, open_store, store_option
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

@@ -17,8 +17,9 @@ from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings, Resolved
 from dray.kinds import Kind
 from dray.requests.media.medium import IMAGES, SOUNDS, VIDEOS, Medium
-from dray.requests.sources import RowDefaults, source_of
+from dray.requests.sources import RowDefaults
 from dray.weights import Manifest
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,9 @@ from dray.errors import InputError, Problem
 from dray.kinds import Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.reading.readers import ReadLimits
-from dray.requests.sources import Source, source_of
+from dray.requests.sources import Source
 from dray.requests.spool.spool import decode, read_shard
+from tests.support.sources import source_of
 
 FIELD_OF = {Kind.CHAT.url: "messages", Kind.COMPLETION.url: "prompt"}
 

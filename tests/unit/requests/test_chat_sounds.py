@@ -20,9 +20,12 @@ from dray.requests.media.medium import IMAGES, NAMED, SOUNDS, data_url
 from dray.requests.media.placing import media_in, media_placer, parts_placer
 from dray.requests.reading.readers import RawRow, ReadLimits, files_of, read_rows
 from dray.requests.reading.settling import settled
-from dray.requests.sources import JsonlBatch, RowDefaults, Rows, RowShape, source_of, template_digest
+from dray.requests.row_shape import RowShape
+from dray.requests.shape_digest import template_digest
+from dray.requests.sources import JsonlBatch, RowDefaults, Rows
 from dray.requests.spool.spool import encode_line
 from dray.requests.validate import BadRow
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

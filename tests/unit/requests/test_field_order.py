@@ -20,7 +20,10 @@ from dray.requests.columns.field_order import MOST_LINES, LineValues, best_order
 from dray.requests.ingest import ingest
 from dray.requests.reading.readers import files_of
 from dray.requests.reading.reordering import reordered
-from dray.requests.sources import Rows, RowShape, Source, source_of, template_digest
+from dray.requests.row_shape import RowShape
+from dray.requests.shape_digest import template_digest
+from dray.requests.sources import Rows, Source
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

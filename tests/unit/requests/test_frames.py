@@ -14,7 +14,8 @@ from dray.kinds import Kind
 from dray.requests.reading.frames import frame_to_source
 from dray.requests.reading.readers import ReadLimits, files_of, read_rows, source_digest
 from dray.requests.reading.settling import settled
-from dray.requests.sources import RowDefaults, RowShape, Source
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import RowDefaults, Source
 from tests.unit.requests.taking import asked, take
 
 pytestmark = pytest.mark.unit

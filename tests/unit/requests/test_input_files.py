@@ -26,7 +26,9 @@ from dray.requests.reading.frames import frame_to_source
 from dray.requests.reading.inputs import expand
 from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.readers import ReadLimits
-from dray.requests.sources import RowShape, Source, source_of
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import Source
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

@@ -25,8 +25,8 @@ from dray.requests.ingest import Ingested, ingest
 from dray.requests.model import Outcome
 from dray.requests.outputs.files import write_outputs
 from dray.requests.outputs.kept import Kept
-from dray.requests.sources import source_of
 from dray.storage.files import AtomicFile
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dray.requests.columns.messages import messages_of
 from dray.requests.columns.row_builder import row_builder
-from dray.requests.sources import RowShape
+from dray.requests.row_shape import RowShape
 from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit

@@ -12,7 +12,7 @@ from pyarrow import csv, parquet
 
 from dray.requests.reading.partitions import partition_of
 from dray.requests.reading.readers import source_digest
-from dray.requests.sources import source_of
+from tests.support.sources import source_of
 from tests.unit.requests.taking import problems, prompts
 
 pytestmark = pytest.mark.unit

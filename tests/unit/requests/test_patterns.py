@@ -8,7 +8,7 @@ import pytest
 
 from dray.errors import InputError, Problem
 from dray.requests.reading.inputs import expand, pattern_for
-from dray.requests.sources import source_of
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

@@ -16,8 +16,10 @@ from dray.job.options.request import JobRequest
 from dray.requests.reading import queries
 from dray.requests.reading.queries import _query_failed, check_database, query_name, query_rows
 from dray.requests.reading.readers import ReadLimits, source_digest
-from dray.requests.sources import RowShape, SqlQuery, source_of
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import SqlQuery
 from dray.requests.validate import BadRow
+from tests.support.sources import source_of
 from tests.unit.requests.taking import problems, prompts, take
 
 pytestmark = pytest.mark.unit

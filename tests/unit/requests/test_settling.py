@@ -19,8 +19,9 @@ from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Request
 from dray.requests.reading.readers import source_digest
 from dray.requests.reading.settling import settled
-from dray.requests.sources import RowDefaults, Rows, Source, source_of
+from dray.requests.sources import RowDefaults, Rows, Source
 from dray.requests.spool.spool import decode, read_shard
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

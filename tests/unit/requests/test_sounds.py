@@ -19,10 +19,13 @@ from dray.requests.columns.row_builder import row_builder
 from dray.requests.media.medium import NAMED, SOUNDS, MediaRoot, data_url
 from dray.requests.media.placing import media_in, media_placer
 from dray.requests.reading.readers import RawRow, ReadLimits, files_of, read_rows
+from dray.requests.row_shape import RowShape
 from dray.requests.sameness import doubt_of, key_of
-from dray.requests.sources import JsonlBatch, RowDefaults, Rows, RowShape, source_of, template_digest
+from dray.requests.shape_digest import template_digest
+from dray.requests.sources import JsonlBatch, RowDefaults, Rows
 from dray.requests.spool.spool import encode_line
 from dray.requests.validate import BadRow
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

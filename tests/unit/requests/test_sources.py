@@ -9,7 +9,10 @@ import pytest
 
 from dray.errors import ConfigError, InputError
 from dray.kinds import Kind
-from dray.requests.sources import JsonlBatch, Rows, RowShape, SqlQuery, source_of, template_digest
+from dray.requests.row_shape import RowShape
+from dray.requests.shape_digest import template_digest
+from dray.requests.sources import JsonlBatch, Rows, SqlQuery
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

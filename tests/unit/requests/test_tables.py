@@ -21,8 +21,9 @@ from dray.errors import InputError
 from dray.kinds import Kind
 from dray.requests.reading import tables
 from dray.requests.reading.readers import ReadLimits, files_of, read_rows
-from dray.requests.sources import RowDefaults, Rows, source_of
+from dray.requests.sources import RowDefaults, Rows
 from dray.requests.validate import BadRow
+from tests.support.sources import source_of
 from tests.unit.requests.taking import asked, problems, prompts, take
 
 pytestmark = pytest.mark.unit

@@ -12,7 +12,7 @@ from dray.errors import ConfigError
 from dray.kinds import Kind
 from dray.requests.columns.row_builder import row_builder
 from dray.requests.columns.template import Template, missing_column, text_of
-from dray.requests.sources import RowShape
+from dray.requests.row_shape import RowShape
 from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit

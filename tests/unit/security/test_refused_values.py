@@ -18,10 +18,11 @@ from dray.job.options.settings import JobSettings
 from dray.requests.ingest import cut, ingest
 from dray.requests.model import Outcome
 from dray.requests.outputs.files import write_outputs
-from dray.requests.sources import RowDefaults, source_of
+from dray.requests.sources import RowDefaults
 from dray.requests.spool.spool import decode, read_shard
 from dray.storage.addresses import refuse_metadata, without_secret
 from dray.storage.objects import head
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 

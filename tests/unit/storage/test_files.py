@@ -18,7 +18,8 @@ import pytest
 from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError
 from dray.requests.reading.frames import frame_to_source
 from dray.requests.reading.inputs import digest, expand, pattern_for
-from dray.requests.sources import RowShape, source_of
+from dray.requests.row_shape import RowShape
+from dray.requests.sources import source_of
 from dray.storage import ObjectStoreOptions, check_writable, remote
 from dray.storage.files import stream_range, write_atomic
 from dray.storage.objects import ObjectInfo

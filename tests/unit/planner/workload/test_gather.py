@@ -14,8 +14,9 @@ from dray.errors import ConfigError, InputError
 from dray.planner.order import order_rows
 from dray.planner.workload import Bounds, Bytes, InputLines, TokenizerAt, gather
 from dray.requests.ingest import ingest
-from dray.requests.sources import RowDefaults, source_of
+from dray.requests.sources import RowDefaults
 from dray.requests.spool.spool import encode_line, lines_of
+from tests.support.sources import source_of
 
 pytestmark = pytest.mark.unit
 
