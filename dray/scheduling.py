@@ -191,18 +191,18 @@ def starts(
     replicas: Sequence[ReplicaView],
     *,
     coming: int,
-    early: int,
+    ahead: int,
     room: int,
 ) -> list[Start]:
-    """The shards whose tasks are to start: those with a place on a replica, and ``early`` more.
+    """The shards whose tasks are to start: those with a place on a replica, and ``ahead`` more.
 
     ``waiting`` shards are in the order in which they are to run. Tasks of the shards in ``asking`` run, and
-    have no replica yet: they are given their places first. ``early`` tasks wait beside them, for their
+    have no replica yet: they are given their places first. ``ahead`` tasks wait beside them, for their
     processes take seconds to start. ``coming`` replicas are being started. At most ``room`` tasks start,
     besides those of suspects that a replica is kept free for: the others may wait for that replica.
     """
     places = _Places(replicas, Backlog(waiting=len(waiting) + len(asking), coming=coming))
-    spare = early - sum(places.take(shard) is None for shard in asking)
+    spare = ahead - sum(places.take(shard) is None for shard in asking)
     found: list[Start] = []
     for shard in sorted(in_line(waiting, replicas), key=lambda one: one.number not in places.awaited):
         awaited = shard.number in places.awaited

@@ -13,7 +13,7 @@ from prefect.client.schemas.objects import State
 from dray.cluster import ClusterSettings
 from dray.driver.events import Observer
 from dray.driver.telling.observers import ListenersObserver, LogObserver
-from dray.driver.weights_watch import early_weights
+from dray.driver.weights_watch import prefetched_weights
 from dray.driver.whole_job import Parts, Run, Steps, end_state
 from dray.errors import CancelledError
 from dray.job.ending.reporting import ReplicaAccount
@@ -108,7 +108,7 @@ def _answer_rows(
     job: OpenJob, where: ClusterSettings, timeline: Timeline, observers: Sequence[Observer]
 ) -> list[ReplicaAccount]:
     """The driver's run, with Prefect's tasks for its steps and its shards."""
-    with cluster_of(job, where) as cluster, early_weights(job, where) as early:
+    with cluster_of(job, where) as cluster, prefetched_weights(job, where) as prefetched:
         parts = Parts(
             where=where,
             cluster=cluster,
@@ -116,7 +116,7 @@ def _answer_rows(
             observers=observers,
             steps=Steps(ingest=ingest, provision=provision, start_replicas=start_replicas),
         )
-        return stoppable(job, Run(job, timeline, parts, early).answer_rows, cluster.check)
+        return stoppable(job, Run(job, timeline, parts, prefetched).answer_rows, cluster.check)
 
 
 def _end_state(job: OpenJob) -> JobState:

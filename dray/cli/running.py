@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dray.cli import output, terminal
-from dray.cli.early import refuse_early
 from dray.cli.introduction import starting
 from dray.cli.jobs import HIDDEN_INPUT
+from dray.cli.preflight import preflight
 from dray.cli.results import summarise
 from dray.cli.server import configured_url, has_flows
 from dray.cli.stopping import signals_stop
@@ -29,7 +29,7 @@ def run_job(request: JobRequest, *, json: bool) -> int:
     """Run ``request`` and return the exit code: as the flow where that is installed, by itself elsewhere."""
     quieten()
     output.stage("checking input, model, output and store")
-    refuse_early(request)
+    preflight(request)
     request = _without_logins(request)
     run = run_flow if (flows := has_flows()) else run_plain
     output.stage(starting(request.cluster, configured_url(), flows=flows))

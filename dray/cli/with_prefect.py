@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dray.cli import output
-from dray.cli.early_cluster import early_cluster, join_early
+from dray.cli.prestarted import join_prestarted, prestarted_cluster
 from dray.cli.results import stored_result, unforeseen
 from dray.cli.server import ADVICE, PrefectServer, configured, configured_url, has_flows, silence_of
 from dray.cli.warming import warm_server
@@ -32,7 +32,7 @@ def run_flow(request: JobRequest) -> dict[str, Any]:
     Raises:
         DrayError: the job did not come to its end.
     """
-    with _server() as server, early_cluster(request.cluster):
+    with _server() as server, prestarted_cluster(request.cluster):
         return _run_flow(request.model_dump(), server)
 
 
@@ -86,7 +86,7 @@ def _server() -> Iterator[PrefectServer | None]:
 def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:
     batch_inference, flush_prefect, _ = _the_flow()
     if server is not None:
-        join_early(_OF_SHARD_TASKS)
+        join_prestarted(_OF_SHARD_TASKS)
         server.wait()
     try:
         with called_by_options():

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from dray.cli.early_cluster import early_cluster
 from dray.cli.output import RUN_LOGGER, RunLog
+from dray.cli.prestarted import prestarted_cluster
 from dray.cli.results import stored_result, unforeseen
 from dray.errors import CancelledError, DrayError, StoreError
 from dray.imports import lasting_imports
@@ -23,7 +23,7 @@ def run_plain(request: JobRequest) -> dict[str, Any]:
     Raises:
         DrayError: the job did not come to its end.
     """
-    with _lines() as logger, early_cluster(request.cluster):
+    with _lines() as logger, prestarted_cluster(request.cluster):
         try:
             return _run(request, logger)
         except CancelledError:

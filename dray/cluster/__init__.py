@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings, Node
-from dray.cluster.early import join_early, open_cluster, release_early, start_early
+from dray.cluster.prestart import join_prestarted, open_cluster, prestart_cluster, release_prestarted
 from dray.cluster.warm_head import cool_down, warm_up
 
 __all__ = [
@@ -12,9 +12,9 @@ __all__ = [
     "ClusterSettings",
     "Node",
     "cool_down",
-    "join_early",
+    "join_prestarted",
     "open_cluster",
-    "release_early",
-    "start_early",
+    "release_prestarted",
+    "prestart_cluster",
     "warm_up",
 ]

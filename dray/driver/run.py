@@ -114,7 +114,7 @@ class Driver:
     def __enter__(self) -> Driver:
         try:
             self._executor.start(self._fleet.info.stable_resource)
-            self._tasks.start_early(self._shards)
+            self._tasks.prestart(self._shards)
             with self._outage.borne():
                 self._replace(self._opened())  # the first replicas are asked for at once
         except BaseException as error:  # nothing is to stay of what has started

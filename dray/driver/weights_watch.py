@@ -25,7 +25,7 @@ AGENT_SECONDS = 10.0  # until an agent fetches; replicas begin themselves after 
 
 
 @contextmanager
-def early_weights(job: OpenJob, settings: ClusterSettings) -> Iterator[LocalModel | None]:
+def prefetched_weights(job: OpenJob, settings: ClusterSettings) -> Iterator[LocalModel | None]:
     """On a cluster of our own this process is on the node: fetch at once, beside Ray's start.
 
     What lies in memory goes at the end, unless another job uses it; what lies on disk stays. A run that has
@@ -60,17 +60,17 @@ def _give_back(model: LocalModel) -> None:
 
 @contextmanager
 def weights_on(
-    job: OpenJob, early: LocalModel | None, tell: Callable[[Event], None], moved: Callable[[], None]
+    job: OpenJob, prefetched: LocalModel | None, tell: Callable[[Event], None], moved: Callable[[], None]
 ) -> Iterator[None]:
     """Have the job's model fetched on every node while the block runs, and say how far that is.
 
-    ``early`` is the model where this process fetches it already: then there is one node, this one. ``moved``
-    is called from another thread when a node has more of it than any had before.
+    ``prefetched`` is the model where this process fetches it already: then there is one node, this one.
+    ``moved`` is called from another thread when a node has more of it than any had before.
     """
     if job.weights is None:
         yield
         return
-    nodes = _OneNode(early) if early is not None else _Agents(job)
+    nodes = _OneNode(prefetched) if prefetched is not None else _Agents(job)
     watch = _Watch(nodes, tell, moved)
     try:
         yield
@@ -103,7 +103,7 @@ class _OneNode:
         return [self._model.describe("this machine")]
 
     def end(self) -> None:
-        """Nothing: ``early_weights`` opened the model and closes it."""
+        """Nothing: ``prefetched_weights`` opened the model and closes it."""
 
 
 class _Agents:

@@ -24,7 +24,7 @@ from dray.driver.run import Driver
 from dray.driver.telling.metrics import metrics_of
 from dray.driver.telling.observers import Observers, ReportObserver
 from dray.driver.telling.wording import cluster_line, opened_line
-from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
+from dray.driver.weights_watch import AGENT_SECONDS, prefetched_weights, weights_on
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import tuning_for
 from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedError, StoreError
@@ -64,8 +64,8 @@ def run_job(
     parts.tell(opened_line(job))
     try:
         with job_lease_kept(job):
-            with early_weights(job, parts.where) as early:
-                accounts = Run(job, timeline, parts, early).answer_rows()
+            with prefetched_weights(job, parts.where) as prefetched:
+                accounts = Run(job, timeline, parts, prefetched).answer_rows()
             state = end_state(job)
             if state is JobState.PAUSED:
                 raise JobPausedError(paused_reason(job))
@@ -115,13 +115,13 @@ class Parts:
 class Run:
     """One run of an open job, from its input to the last row that it can answer.
 
-    ``early`` is the job's model, where this process fetches it already.
+    ``prefetched`` is the job's model, where this process fetches it already.
     """
 
     job: OpenJob
     timeline: Timeline
     parts: Parts
-    early: LocalModel | None = None
+    prefetched: LocalModel | None = None
 
     def answer_rows(self) -> list[ReplicaAccount]:
         """Read the input and run its rows, beside the start of the cluster, which is left in any case.
@@ -218,7 +218,7 @@ class Run:
                 events=mailbox,
                 chooses_market=patient,
             )
-            weights = weights_on(self.job, self.early, driver.tell, driver.note_weights)
+            weights = weights_on(self.job, self.prefetched, driver.tell, driver.note_weights)
             with weights, followers_answered(self.job), driver:
                 with self.timeline.phase("engine_start"):
                     ready = parts.steps.start_replicas(driver)

@@ -46,7 +46,7 @@ _EFFICIENCY = [efficiencies.c[field.name] for field in fields(Efficiency)]
 
 
 def put_spans(tx: Tx, lease: JobLease, given: Sequence[Span]) -> None:
-    """Replaces the spans of the lease's epoch; those of earlier drivers stay."""
+    """Replace the spans of the lease's epoch; those of earlier drivers stay."""
     tx.execute(delete(spans).where(spans.c.job_key == lease.key, spans.c.epoch == lease.epoch))
     if given:
         rows = [{**asdict(span), "epoch": lease.epoch, "job_key": lease.key} for span in given]
@@ -70,7 +70,7 @@ def committed_by_replica(tx: Tx, job_key: int) -> dict[str, int]:
 
 
 def put_efficiency(tx: Tx, measured: Efficiency) -> None:
-    """Keeps what a run measured; measured again, it takes the place of what was there."""
+    """Keep what a run measured; measured again, it takes the place of what was there."""
     values = asdict(measured) | {"measured_at": measured.measured_at or tx.now}
     own = and_(efficiencies.c.job == measured.job, efficiencies.c.epoch == measured.epoch)
     if not tx.execute(update(efficiencies).where(own).values(**values)).rowcount:

@@ -19,7 +19,7 @@ _DEATHS = (Cause.ENGINE_CRASH, Cause.OOM, Cause.NODE_LOSS)
 
 
 def open_attempt(tx: Tx, job_key: int, shard: int, epoch: int, *, owner: str, replica: str | None) -> None:
-    """Notes that a shard was claimed."""
+    """Note that a shard was claimed."""
     tx.execute(
         insert(attempts).values(
             job_key=job_key,
@@ -36,7 +36,7 @@ def open_attempt(tx: Tx, job_key: int, shard: int, epoch: int, *, owner: str, re
 def close_attempts(
     tx: Tx, job_key: int, numbers: Sequence[int], *, cause: str | ColumnElement[str], detail: str = ""
 ) -> None:
-    """Ends the running attempts at these shards."""
+    """End the running attempts at these shards."""
     tx.execute(
         update(attempts)
         .where(attempts.c.job_key == job_key, attempts.c.shard.in_(numbers), attempts.c.ended_at.is_(None))
@@ -51,7 +51,7 @@ def cause_of_steal(owner: str) -> ColumnElement[str]:
 
 
 def change_attempt(tx: Tx, job_key: int, shard: int, epoch: int, **values: Any) -> None:
-    """Sets columns of one attempt. Values may be expressions over the columns."""
+    """Set columns of one attempt. Values may be expressions over the columns."""
     which: ColumnElement[bool] = and_(
         attempts.c.job_key == job_key, attempts.c.shard == shard, attempts.c.epoch == epoch
     )
@@ -110,7 +110,7 @@ def count_causes(tx: Tx, job_key: int) -> dict[str, int]:
 
 
 def add_notice(tx: Tx, job_key: int, notice: Notice) -> None:
-    """Notes an interruption notice, seen now by the database's clock. One that is known changes nothing."""
+    """Note an interruption notice, seen now by the database's clock. One that is known changes nothing."""
     own = and_(
         notices.c.job_key == job_key,
         notices.c.node == notice.node,

@@ -18,7 +18,7 @@ _TERMINAL = (shards.c.inherited + shards.c.done + shards.c.failed).label("termin
 def claim(
     tx: Tx, lease: JobLease, number: int, *, owner: str, replica: str | None, ttl: float
 ) -> ShardLease | None:
-    """Takes a shard that is pending, lapsed, or already ``owner``'s; None when it is not to be had."""
+    """Take a shard that is pending, lapsed, or already ``owner``'s; None when it is not to be had."""
     check_driver(tx, lease)
     lapsed = and_(
         shards.c.state == ShardState.LEASED.value,
@@ -60,7 +60,7 @@ def claim(
 
 
 def place(tx: Tx, lease: JobLease, number: int, *, owner: str, ttl: float) -> Claim:
-    """Takes a shard for whichever replica has room."""
+    """Take a shard for whichever replica has room."""
     check_driver(tx, lease, alone=True)
     live = (shards.c.lease_until > tx.now).label("live")
     taken = select(shards.c.state, shards.c.epoch, live, shards.c.owner, *routing.STANDING).where(
@@ -95,7 +95,7 @@ def must_wait(tx: Tx, lease: JobLease, number: int) -> bool:
 
 
 def _lapse(tx: Tx, lease: JobLease, number: int, epoch: int, owner: str) -> None:
-    """Ends a lease that is over, or ``owner``'s of an earlier attempt: the shard waits for a replica.
+    """End a lease that is over, or ``owner``'s of an earlier attempt: the shard waits for a replica.
 
     Its holder locks the shard and not the job: since the lease was read with ``epoch``, the holder may have
     finished the shard, given it back, or renewed the lease. Then the shard stays as it is.

@@ -55,7 +55,7 @@ class _Gain:
 
 
 def commit(tx: Tx, lease: ShardLease, outcomes: Iterable[Outcome]) -> CommitReceipt:
-    """Publishes outcomes under a lease; rows that are there already stay as they are."""
+    """Publish outcomes under a lease; rows that are there already stay as they are."""
     renew(tx, lease)
     fresh = insert_new(tx, lease.key, lease.number, lease.epoch, outcomes)
     if fresh:
@@ -64,21 +64,21 @@ def commit(tx: Tx, lease: ShardLease, outcomes: Iterable[Outcome]) -> CommitRece
 
 
 def reject(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> int:
-    """Publishes the error outcomes of rows that ingest refused, before the job has shards; how many rows."""
+    """Publish the error outcomes of rows that ingest refused, before the job has shards; how many rows."""
     check_driver(tx, lease)
     insert_new(tx, lease.key, REJECTED, 0, outcomes)
     return len({outcome.index for outcome in outcomes})
 
 
 def forget_rejects(tx: Tx, lease: JobLease) -> None:
-    """Deletes what an ingest that never came to its end has published: the input may be another by now."""
+    """Delete what an ingest that never came to its end has published: the input may be another by now."""
     check_driver(tx, lease)
     unpublished = select(jobs.c.job_key).where(jobs.c.job_key == lease.key, jobs.c.total.is_(None))
     tx.execute(delete(results).where(results.c.job_key.in_(unpublished), _AT_INGEST))
 
 
 def insert_new(tx: Tx, job_key: int, shard: int, epoch: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Inserts outcomes of rows that have none yet, and returns these; the first of a pair stays."""
+    """Insert outcomes of rows that have none yet, and return these; the first of a pair stays."""
     unique = {outcome.index: outcome for outcome in reversed(list(outcomes))}
     for index in present(tx, job_key, list(unique)):
         del unique[index]

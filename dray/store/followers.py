@@ -50,7 +50,7 @@ _POSTGRES_PAGE = _PAGE.format(
 
 
 def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> int:
-    """Notes followers of a job whose ingest is not over; how many. Those that are noted already stay."""
+    """Note followers of a job whose ingest is not over; how many. Those that are noted already stay."""
     check_driver(tx, lease)
     if not rows:
         return 0
@@ -69,14 +69,14 @@ def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> int:
 
 
 def reuse(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> int:
-    """Publishes answers of earlier jobs, before the job has shards; how many rows."""
+    """Publish answers of earlier jobs, before the job has shards; how many rows."""
     check_driver(tx, lease)
     insert_new(tx, lease.key, REUSED, 0, outcomes)
     return len({outcome.index for outcome in outcomes})
 
 
 def forget(tx: Tx, lease: JobLease) -> None:
-    """Deletes what an ingest that never came to its end has noted."""
+    """Delete what an ingest that never came to its end has noted."""
     check_driver(tx, lease)
     unpublished = select(jobs.c.job_key).where(jobs.c.job_key == lease.key, jobs.c.total.is_(None))
     tx.execute(delete(followers).where(followers.c.job_key.in_(unpublished)))
@@ -100,7 +100,7 @@ def look(tx: Tx, lease: JobLease, after: int) -> tuple[bool, int | None]:
 
 
 def answer(tx: Tx, lease: JobLease, after: int) -> Followed:
-    """Looks at the next followers past index ``after``; those whose leader has an outcome get it."""
+    """Look at the next followers past index ``after``; those whose leader has an outcome get it."""
     check_driver(tx, lease, alone=True)
     looked, ready = _page(tx, lease.key, after)
     if ready:

@@ -64,7 +64,7 @@ def same(seen: Job) -> ColumnElement[bool]:
 
 
 def check_present(tx: Tx, seen: Job) -> None:
-    """Raises UnknownJobError when the job was deleted since it was ``seen``.
+    """Raise UnknownJobError when the job was deleted since it was ``seen``.
 
     Ask this after the rows were read: a deletion that begins later has left all of them.
     """
@@ -98,7 +98,7 @@ def ended(tx: Tx, seconds: float) -> list[Job]:
 
 
 def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool, resume: bool = False) -> JobLease | None:
-    """Takes the job for ``owner``, or None when it changed since it was ``seen``.
+    """Take the job for ``owner``, or None when it changed since it was ``seen``.
 
     Shards leased under the older epoch are released with their epoch raised, which fences the shard
     tasks that hold them. ``seize`` takes the job even from a live lease. ``resume`` takes also a job that
@@ -199,26 +199,26 @@ def _release_all(tx: Tx, job_key: int) -> None:
 
 
 def renew(tx: Tx, lease: JobLease) -> None:
-    """Extends the driver's lease."""
+    """Extend the driver's lease."""
     hit = tx.execute(update(jobs).where(_held(lease)).values(driver_until=tx.now + lease.ttl)).rowcount
     if hit != 1:
         raise superseded(lease)
 
 
 def release(tx: Tx, lease: JobLease) -> None:
-    """Gives the lease back. Nothing happens when another driver has taken the job."""
+    """Give the lease back. Nothing happens when another driver has taken the job."""
     tx.execute(update(jobs).where(_held(lease)).values(driver_owner=None, driver_until=None))
 
 
 def change(tx: Tx, lease: JobLease, **values: Any) -> None:
-    """Sets columns of the job, fenced by the lease."""
+    """Set columns of the job, fenced by the lease."""
     hit = tx.execute(update(jobs).where(_held(lease)).values(updated_at=tx.now, **values)).rowcount
     if hit != 1:
         raise superseded(lease)
 
 
 def set_state(tx: Tx, lease: JobLease, state: JobState, reason: str | None) -> None:
-    """Moves the job to ``state``. An expired job stays expired, and gets the reason alone.
+    """Move the job to ``state``. An expired job stays expired, and gets the reason alone.
 
     Expiry is final: a driver that fails to write the files of an expired job, or is cancelled meanwhile,
     must not make a job of it that the next driver finds complete. Only a claim goes on with rows left.
@@ -228,7 +228,7 @@ def set_state(tx: Tx, lease: JobLease, state: JobState, reason: str | None) -> N
 
 
 def merge_info(tx: Tx, lease: JobLease, info: Mapping[str, Any], **values: Any) -> None:
-    """Merges top-level keys into the job's ``info``, and sets other columns, fenced by the lease."""
+    """Merge top-level keys into the job's ``info``, and set other columns, fenced by the lease."""
     # The update that takes the row's lock comes first, so that no merge between can be lost.
     change(tx, lease)
     merged = {**tx.execute(select(jobs.c.info).where(jobs.c.job_key == lease.key)).scalar_one(), **info}
@@ -236,7 +236,7 @@ def merge_info(tx: Tx, lease: JobLease, info: Mapping[str, Any], **values: Any) 
 
 
 def request_cancel(tx: Tx, job_id: str, *, for_good: bool, by: JobLease | None = None) -> bool:
-    """Asks the driver to stop; false when there is no such job. Nothing changes for one that has its rows.
+    """Ask the driver to stop; false when there is no such job. Nothing changes for one that has its rows.
 
     ``by`` is the lease of the driver that asks for its own run: once another has taken the job, it is no such
     job. A lease that was given back is still the last one.
@@ -253,7 +253,7 @@ def request_cancel(tx: Tx, job_id: str, *, for_good: bool, by: JobLease | None =
 
 
 def pause(tx: Tx, lease: JobLease, reason: str) -> bool:
-    """Puts a job that still runs to rest, upon which its shards stop; false for one that has come to an end.
+    """Put a job that still runs to rest, upon which its shards stop; false for one that has come to an end.
 
     Raises:
         FencedError: the lease is another driver's.
@@ -270,7 +270,7 @@ def pause(tx: Tx, lease: JobLease, reason: str) -> bool:
 
 
 def cancel_undriven(tx: Tx, seen: Job, *, seize: bool) -> bool:
-    """Cancels a job that no driver works on, as it was ``seen``; a driver that comes back is fenced.
+    """Cancel a job that no driver works on, as it was ``seen``; a driver that comes back is fenced.
 
     ``seize`` says that its driver is known to be dead, although its lease is live. False when the job has a
     live driver, has ended, or changed since it was seen.
@@ -329,7 +329,7 @@ def has_driver(tx: Tx, job_key: int) -> bool:
 
 
 def check_driver(tx: Tx, lease: JobLease, *, alone: bool = False) -> None:
-    """Raises FencedError unless the lease is the job's; keeps it so until the commit.
+    """Raise FencedError unless the lease is the job's; keep it so until the commit.
 
     The owner counts, too: a database that went back to an earlier state gives an epoch twice.
     ``alone`` also keeps others from doing this until then.
@@ -341,7 +341,7 @@ def check_driver(tx: Tx, lease: JobLease, *, alone: bool = False) -> None:
 
 
 def alone(tx: Tx, job_key: int) -> None:
-    """Makes other callers wait until the commit. A transaction that locks shards too calls this first."""
+    """Make other callers wait until the commit. A transaction that locks shards too calls this first."""
     own = select(jobs.c.job_key).where(jobs.c.job_key == job_key)
     tx.execute(own.with_for_update(key_share=True))
 

@@ -23,7 +23,7 @@ _LOCK = 0x64726179  # "dray": PostgreSQL's advisory lock around schema changes
 
 
 def ensure_schema(database: Database, *, create: bool, upgrade: bool) -> None:
-    """Creates or upgrades the tables where that is asked for, safely when several processes do it at once.
+    """Create or upgrade the tables where that is asked for, safely when several processes do it at once.
 
     An upgrade pauses the jobs of an older dray that run there. So who only reads makes none, nor who writes
     (``upgrade``) where the tables will do as they are.
@@ -99,7 +99,7 @@ def _stamp(connection: Connection) -> None:
 
 
 def upgrade(connection: Connection, found: str | None, name: str) -> None:
-    """Runs the migrations after ``found`` (None: all) in the connection's transaction."""
+    """Run the migrations after ``found`` (None: all) in the connection's transaction."""
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory

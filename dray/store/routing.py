@@ -38,7 +38,7 @@ _TOLD = [name for name in _NAMES if name not in ("name", "reserved", "family")]
 
 
 def put(tx: Tx, job_key: int, rows: Sequence[ReplicaRow]) -> None:
-    """Replaces what is known of these replicas, where it is another; reservations and families stay."""
+    """Replace what is known of these replicas, where it is another; reservations and families stay."""
     if not rows:
         return
     now = tx.execute(select(tx.now)).scalar_one()

@@ -39,7 +39,7 @@ class HeldElsewhere:
 def publish(
     tx: Tx, lease: JobLease, specs: Sequence[ShardSpec], held: HeldElsewhere, *, total_rows: int
 ) -> None:
-    """Ends ingest: all shards, the job's total and its state, at once.
+    """End ingest: all shards, the job's total and its state, at once.
 
     Publishing the same shards again changes nothing, so it may be retried.
     """
@@ -128,14 +128,14 @@ def by_state(tx: Tx, job_key: int) -> dict[str, int]:
 
 
 def renew(tx: Tx, lease: ShardLease) -> None:
-    """Extends a lease. This is the fence: it must hit one row."""
+    """Extend a lease. This is the fence: it must hit one row."""
     hit = tx.execute(update(shards).where(held(lease)).values(lease_until=tx.now + lease.ttl)).rowcount
     if hit != 1:
         raise fenced(lease)
 
 
 def finish(tx: Tx, lease: ShardLease) -> None:
-    """Marks a shard done. Doing it twice is doing it once."""
+    """Mark a shard done. Doing it twice is doing it once."""
     if not _leave(tx, lease, state=ShardState.DONE.value):
         _confirm(tx, lease, ShardState.DONE)
         return
@@ -158,7 +158,7 @@ def release(
     suspect: bool = False,
     charged: Sequence[Charge] = (),
 ) -> None:
-    """Gives a shard back with its finished rows kept. Doing it twice is doing it once."""
+    """Give a shard back with its finished rows kept. Doing it twice is doing it once."""
     charges.charge(tx, lease.key, charged)
     interrupted = 1 if cause in INTERRUPTIONS else 0
     accused = {"crashes": shards.c.crashes + 1, "crashed_at": _place(tx, lease)} if suspect else {}
@@ -175,7 +175,7 @@ def release(
 
 
 def take_back(tx: Tx, lease: JobLease, number: int, *, cause: str, detail: str) -> None:
-    """Releases a shard in the driver's name, whichever task holds it. A shard that no task holds stays so."""
+    """Release a shard in the driver's name, whichever task holds it. A shard that no task holds stays so."""
     check_driver(tx, lease)
     held = select(shards.c.epoch, shards.c.owner).where(
         shards.c.job_key == lease.key,
@@ -206,7 +206,7 @@ def split(
     suspect: bool = False,
     charged: Sequence[Charge] = (),
 ) -> list[Shard]:
-    """Replaces a shard by parts of it; those marked so are suspects where it was one, or is (``suspect``).
+    """Replace a shard by parts of it; those marked so are suspects where it was one, or is (``suspect``).
 
     Doing it twice is doing it once, and returns the same parts. Each part says what it ``inherited``.
     """

@@ -33,7 +33,7 @@ def open_store(
     patience: float = PATIENCE,
     connections: int = CONNECTIONS,
 ) -> Store:
-    """Opens a store, creating or upgrading its tables unless ``create`` is false.
+    """Open a store, creating or upgrading its tables unless ``create`` is false.
 
     Without ``create``, what an older dray has made is used as it is where that is possible.
 
@@ -115,7 +115,7 @@ class Store(JobCalls, ShardCalls, RecordCalls, ResultCalls, AccountCalls):
         return self._database.url
 
     def close(self) -> None:
-        """Closes the connections. Leases stay as they are."""
+        """Close the connections. Leases stay as they are."""
         self._database.close()
 
     def now(self) -> float:

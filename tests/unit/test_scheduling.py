@@ -191,7 +191,7 @@ class Queue:
     asking: list[ShardView]
     ready: list[ReplicaView]
     coming: int
-    early: int
+    ahead: int
     room: int
 
     @property
@@ -201,7 +201,7 @@ class Queue:
 
     def starts(self) -> list[Start]:
         return starts(
-            self.waiting, self.asking, self.ready, coming=self.coming, early=self.early, room=self.room
+            self.waiting, self.asking, self.ready, coming=self.coming, ahead=self.ahead, room=self.room
         )
 
 
@@ -224,7 +224,7 @@ def queues(draw: st.DrawFn) -> Queue:
         asking=shards[cut:],
         ready=ready,
         coming=draw(st.integers(0, 4)),
-        early=draw(st.integers(0, 4)),
+        ahead=draw(st.integers(0, 4)),
         room=draw(st.integers(-2, 12)),
     )
 
@@ -285,8 +285,8 @@ def test_what_starts_is_started_in_the_order_of_the_queue(queue: Queue) -> None:
 def test_a_few_tasks_at_most_start_without_a_place(queue: Queue) -> None:
     given_out = Given(queue)
     in_vain = sum(given_out.claim(shard).replica is None for shard in queue.asking)
-    early = [one for one in queue.starts() if one.why is Why.EARLY and one.number not in queue.awaited]
-    assert len(early) <= max(queue.early - in_vain, 0)
+    ahead = [one for one in queue.starts() if one.why is Why.EARLY and one.number not in queue.awaited]
+    assert len(ahead) <= max(queue.ahead - in_vain, 0)
 
 
 @given(queues())
@@ -314,7 +314,7 @@ def test_a_place_is_left_free_only_for_want_of_room_or_of_an_early_task(queue: Q
     first = queue.waiting[0]
     placed = Given(queue).claim(first).replica is not None
     numbers = [one.number for one in queue.starts()]
-    assert (first.number in numbers) is (placed or queue.early > 0)
+    assert (first.number in numbers) is (placed or queue.ahead > 0)
 
 
 @given(SHARDS, replicas(), st.lists(st.sets(st.integers(1, 3)), min_size=6, max_size=6), st.integers(0, 3))
@@ -350,5 +350,5 @@ def test_a_free_place_goes_to_a_shard_whose_prefix_is_there_if_it_is_near_in_lin
     assert in_line(waiting, [full]) == waiting
     suspect = replace(waiting[0], suspect=True)
     assert in_line([suspect, *waiting[1:]], [free, full])[0] is suspect
-    begun = starts(waiting, [], [full, free], coming=0, early=0, room=9)
+    begun = starts(waiting, [], [full, free], coming=0, ahead=0, room=9)
     assert begun == [Start(number=5, why=Why.FAMILY)]

@@ -93,10 +93,10 @@ class ShardTasks:
         self._lanes, self._bound = lanes, bound
         self.look_soon()
 
-    def start_early(self, shards: Sequence[Shard]) -> None:
+    def prestart(self, shards: Sequence[Shard]) -> None:
         """Start the first tasks, before any replica is there and without the store."""
-        for shard in open_shards(shards)[: self._early()]:
-            self._submit(shard, "early")
+        for shard in open_shards(shards)[: self._tasks_ahead()]:
+            self._submit(shard, "ahead")
 
     # -- tasks that ended ---------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class ShardTasks:
             before,
             ready,
             coming=coming,
-            early=self._early(),
+            ahead=self._tasks_ahead(),
             room=self._bound.tasks - len(self._running),
         ):
             self._submit(waiting[start.number], start.why)
@@ -216,7 +216,7 @@ class ShardTasks:
             why = "its process hangs, or its node does not reach the store"
             self._give_up(number, f"shard {number}: its task {untaken} ({why})")
 
-    def _early(self) -> int:
+    def _tasks_ahead(self) -> int:
         """Tasks that may wait for a place: before there is a replica, those that the first ones will have."""
         if self._ready:
             return standby_of(self._lanes)

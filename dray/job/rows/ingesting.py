@@ -14,6 +14,7 @@ from dray.job.heeding import run_until_stopped
 from dray.job.open_job import OpenJob
 from dray.job.rows.moving import brought_along, left_behind
 from dray.job.rows.ordering import ORDER, Ordering
+from dray.job.rows.shard_sizes import ShardSizes
 from dray.job.rows.sharing import record_of, sharing_of
 from dray.job.rows.spooling import (
     DIGEST,
@@ -35,21 +36,11 @@ from dray.requests.reading.inputs import refuse_changed
 from dray.requests.reading.readers import files_of
 from dray.requests.rules import note_on_fields, note_on_names
 from dray.requests.sharing import Sharing
-from dray.requests.spool.marks import Taper
 from dray.store import JobState, Shard, ShardSpec, Store, open_store
 from dray.store.states import OPEN_STATES
 from dray.triggers import Point, reach
 from dray.wording import plural
 
-_ROWS = 8192  # some minutes of work on one GPU
-# So many have 8192 rows each up to 134 million rows, and 61,125 of a billion: 20 minutes at 50 rows/s. The
-# driver reads all shards when it looks which are open: 0.3 s of these, and 3 s of four times as many.
-_MANY_SHARDS = 16_384
-# A replica that comes back finds work only while there are shards that no replica has. The benchmark
-# `python -m tests.benchmarks.interruptions --goodput` came to 0.75 with 2 per replica, to 0.94 with 16.
-_SHARDS_PER_REPLICA = 16
-_LAST_PER_REPLICA = 4  # shards that are smaller: two that run, and two that wait, when the larger ones end
-_ROWS_WORTH_A_SHARD = 128  # splitting less than this costs more in tasks than it gives
 _SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -204,12 +195,13 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, noted: Mapping[str,
             **noted,
         },
     )
+    sizes = ShardSizes(replicas=replicas, batch=_batch(job), rows=job.settings.shard_rows)
     ranges = cut(
         ingested,
-        target_rows=job.settings.shard_rows or _ROWS,
-        max_shards=_most_shards(replicas),
-        min_shards=1 if job.settings.shard_rows else _enough_shards(ingested.requests, replicas, _batch(job)),
-        taper=None if job.settings.shard_rows else _taper(replicas, _batch(job)),
+        target_rows=sizes.target_rows,
+        max_shards=sizes.most,
+        min_shards=sizes.least(ingested.requests),
+        taper=sizes.taper,
     )
     shards = [
         ShardSpec(
@@ -233,41 +225,10 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, noted: Mapping[str,
     )
 
 
-def _most_shards(replicas: int) -> int:
-    """How many shards a job has at most: none of its replicas is to idle for lack of one."""
-    return max(_MANY_SHARDS, replicas * _SHARDS_PER_REPLICA)
-
-
 def _batch(job: OpenJob) -> int:
     """Sequences that an engine runs at once, as far as that is known before there is one."""
     given = job.settings.engine_arguments.get("max_num_seqs")
     return given if isinstance(given, int) else USUAL_SEQS
-
-
-def _enough_shards(requests: int, replicas: int, batch: int) -> int:
-    """Shards for all replicas, of twice the rows of an engine's ``batch`` where the job has so many.
-
-    While one shard task ends and the next one goes on, the replica lives on the rows of its other shards.
-    ``python -m tests.benchmarks.device --only dray-twice --settings 1b``, 6,000 rows and a batch of 512: 207
-    rows/s with 187 rows a shard, 686 with 1,200. A short job has two shards for each replica all the same.
-    """
-    if replicas == 1:
-        return 1
-    worth = requests // _ROWS_WORTH_A_SHARD
-    full = requests // _worth(batch)
-    return max(1, min(replicas * _SHARDS_PER_REPLICA, full), min(2 * replicas, worth))
-
-
-def _taper(replicas: int, batch: int) -> Taper | None:
-    """The last shards of each replica are smaller, so that all replicas end at about the same time."""
-    if replicas == 1:
-        return None
-    return Taper(ranges=replicas * _LAST_PER_REPLICA, least_rows=_worth(batch))
-
-
-def _worth(batch: int) -> int:
-    """Rows of a shard that keep an engine of this ``batch`` busy while its other shard ends."""
-    return max(_ROWS_WORTH_A_SHARD, 2 * batch)
 
 
 def engine_kind(store: Store, job: OpenJob) -> tuple[Kind, str | None]:

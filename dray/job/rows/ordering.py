@@ -51,7 +51,7 @@ class Ordering:
 
     @property
     def arrange(self) -> Arrange | None:
-        """Gives lines of the spool their order; None for the order of the input."""
+        """Give lines of the spool their order; None for the order of the input."""
         return None if self.asked == "input" else self._arranged
 
     def _arranged(self, lines: Iterable[bytes]) -> Arrangement | None:

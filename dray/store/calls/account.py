@@ -16,7 +16,7 @@ class AccountCalls(Calls):
     """What a job's nodes did, and how near to the prediction finished runs came."""
 
     def put_spans(self, lease: JobLease, spans: Sequence[Span]) -> None:
-        """Replaces what the nodes of this driver did; what earlier drivers said stays.
+        """Replace what the nodes of this driver did; what earlier drivers said stays.
 
         Raises:
             FencedError: the job has another driver.
@@ -39,7 +39,7 @@ class AccountCalls(Calls):
         return self._read(lambda tx: accounts.committed_by_replica(tx, key))
 
     def put_efficiency(self, measured: Efficiency) -> None:
-        """Keeps the efficiency of a run, for later plans. It outlives the job."""
+        """Keep the efficiency of a run, for later plans. It outlives the job."""
         self._write(lambda tx: accounts.put_efficiency(tx, measured))
 
     def efficiencies(self, device: str | None = None) -> list[Efficiency]:

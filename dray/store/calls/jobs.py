@@ -29,7 +29,7 @@ class JobCalls(Calls):
         return self._read(lambda tx: jobs.driven(tx, lease))
 
     def check_present(self, seen: Job) -> None:
-        """Raises UnknownJobError where the job was deleted since it was ``seen``. For after other reads."""
+        """Raise UnknownJobError where the job was deleted since it was ``seen``. For after other reads."""
         self._read(lambda tx: jobs.check_present(tx, seen))
 
     def list_jobs(self, limit: int = 50) -> list[Job]:
@@ -53,7 +53,7 @@ class JobCalls(Calls):
         takeover: Callable[[str], bool] | None = None,
         resume: bool = False,
     ) -> JobLease:
-        """Makes ``owner`` the driver of the job for ``ttl`` seconds, and fences any older driver.
+        """Make ``owner`` the driver of the job for ``ttl`` seconds, and fence any older driver.
 
         All leased shards go back to pending, with their epoch raised and their attempts ended by
         DRIVER_LOST. A request to cancel is cleared. A job at rest is in progress again (or
@@ -80,7 +80,7 @@ class JobCalls(Calls):
                 return lease
 
     def renew_job(self, lease: JobLease) -> None:
-        """Extends the driver's lease by its ``ttl`` seconds from now.
+        """Extend the driver's lease by its ``ttl`` seconds from now.
 
         Raises:
             FencedError: another driver has the job.
@@ -88,30 +88,30 @@ class JobCalls(Calls):
         self._write(lambda tx: jobs.renew(tx, lease))
 
     def release_job(self, lease: JobLease) -> None:
-        """Gives the driver's lease back; does nothing when it is lost already."""
+        """Give the driver's lease back; do nothing when it is lost already."""
         self._write(lambda tx: jobs.release(tx, lease))
 
     def set_job_state(self, lease: JobLease, state: JobState, *, reason: str | None = None) -> None:
-        """Moves the job to ``state``, except from ``expired``, which is final; ``reason`` is for people."""
+        """Move the job to ``state``, except from ``expired``, which is final; ``reason`` is for people."""
         self._write(lambda tx: jobs.set_state(tx, lease, state, reason))
 
     def set_job_summary(self, lease: JobLease, summary: Mapping[str, Any]) -> None:
-        """Replaces the job's summary (JSON)."""
+        """Replace the job's summary (JSON)."""
         self._write(lambda tx: jobs.change(tx, lease, summary=dict(summary)))
 
     def set_job_settings(self, lease: JobLease, settings: Mapping[str, Any]) -> None:
-        """Replaces the job's settings (JSON) by those of a later run of it."""
+        """Replace the job's settings (JSON) by those of a later run of it."""
         self._write(lambda tx: jobs.change(tx, lease, settings=dict(settings)))
 
     def merge_job_info(
         self, lease: JobLease, info: Mapping[str, Any], *, summary: Mapping[str, Any] | None = None
     ) -> None:
-        """Sets top-level keys of the job's ``info`` (JSON); other keys stay. With the summary, if given."""
+        """Set top-level keys of the job's ``info`` (JSON); other keys stay. With the summary, if given."""
         more = {} if summary is None else {"summary": dict(summary)}
         self._write(lambda tx: jobs.merge_info(tx, lease, info, **more))
 
     def request_cancel(self, job_id: str, *, for_good: bool = True, by: JobLease | None = None) -> None:
-        """Asks the job's driver and shard holders to stop. A job that has its rows is left alone.
+        """Ask the job's driver and shard holders to stop. A job that has its rows is left alone.
 
         ``for_good``: the job goes on only when a driver claims it with ``resume`` (:meth:`claim_job`).
         Otherwise the next driver that claims it goes on, as after a signal to one run of it. ``by`` is the
@@ -124,11 +124,11 @@ class JobCalls(Calls):
         self.get_job(job_id)
 
     def pause_job(self, lease: JobLease, *, reason: str) -> bool:
-        """Puts the job to rest as ``paused``, upon which its shards stop; false when it has ended already."""
+        """Put the job to rest as ``paused``, upon which its shards stop; false when it has ended already."""
         return self._write(lambda tx: jobs.pause(tx, lease, reason))
 
     def cancel_undriven(self, job_id: str, *, is_gone: Callable[[str], bool] | None = None) -> bool:
-        """Cancels a job that no driver works on; false when one does, or the job has ended.
+        """Cancel a job that no driver works on; false when one does, or the job has ended.
 
         ``is_gone`` says of a driver whose lease is live whether its process is surely dead.
         """
@@ -158,7 +158,7 @@ class JobCalls(Calls):
         return self._read(jobs.buried)
 
     def bury_job(self, job_id: str, *, is_gone: Callable[[str], bool] | None = None) -> Job:
-        """Begins to delete a job: hides its id, and fences its driver and its shard tasks.
+        """Begin to delete a job: hide its id, and fence its driver and its shard tasks.
 
         :meth:`remove_job` then does the rest. ``is_gone`` says of a driver whose lease is live whether its
         process is surely dead.
@@ -182,7 +182,7 @@ class JobCalls(Calls):
         return buried
 
     def remove_job(self, buried: Job, *, keep: bool = False) -> int:
-        """Deletes a buried job, in small transactions; how many rows went in this call. May be done again.
+        """Delete a buried job, in small transactions; how many rows went in this call. May be done again.
 
         ``keep`` leaves the job itself among the buried ones, for the next deletion.
         Another deletion of the same job may be at work, or have come to its end: rows go once.

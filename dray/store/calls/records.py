@@ -15,7 +15,7 @@ class RecordCalls(Calls):
     """Attempts, notices, replicas and budgets."""
 
     def note_attempt(self, lease: ShardLease, *, node: str | None) -> None:
-        """Adds the node on which the attempt behind ``lease`` runs, where that is known."""
+        """Add the node on which the attempt behind ``lease`` runs, where that is known."""
         if node is not None:
             self._write(
                 lambda tx: attempts.change_attempt(tx, lease.key, lease.number, lease.epoch, node=node)
@@ -32,7 +32,7 @@ class RecordCalls(Calls):
         return self._read(lambda tx: attempts.count_causes(tx, key))
 
     def record_notice(self, job_id: str, notice: Notice) -> None:
-        """Notes an interruption notice, seen now; one that is known changes nothing."""
+        """Note an interruption notice, seen now; one that is known changes nothing."""
         key = self._key(job_id)
         self._write(lambda tx: attempts.add_notice(tx, key, notice))
 
@@ -46,7 +46,7 @@ class RecordCalls(Calls):
         return self._read(most_connections)
 
     def put_replicas(self, lease: JobLease, rows: Sequence[ReplicaRow]) -> None:
-        """Says where these replicas stand, so that shards find them."""
+        """Say where these replicas stand, so that shards find them."""
 
         def put(tx: Tx) -> None:
             jobs.check_driver(tx, lease)

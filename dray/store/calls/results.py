@@ -32,7 +32,7 @@ class ResultCalls(Calls):
         return self._read(lambda tx: reading.progress(tx, key), snapshot=True, long=False)
 
     def verify_counts(self, job_id: str) -> Counts:
-        """Counts the rows themselves, and proves that each custom_id stands once. O(rows): for the end.
+        """Count the rows themselves, and prove that each custom_id stands once. O(rows): for the end.
 
         In transactions of 5000 rows: writers are not held up.
 

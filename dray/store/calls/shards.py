@@ -41,7 +41,7 @@ class ShardCalls(Calls):
         reused: Iterable[Sequence[Outcome]] = (),
         followers: Iterable[Sequence[Follower]] = (),
     ) -> None:
-        """Ends ingest: publishes all shards, the job's total and state ``in_progress`` at once.
+        """End ingest: publish all shards, the job's total and state ``in_progress`` at once.
 
         ``rejects`` are the error outcomes of rows that entered no shard, ``reused`` the answers of such rows
         by earlier jobs, ``followers`` those that get the outcome of another row, all in batches. They are
@@ -61,7 +61,7 @@ class ShardCalls(Calls):
         self._write(lambda tx: shards.publish(tx, lease, specs, held, total_rows=total_rows))
 
     def answer_followers(self, lease: JobLease, after: int = -1) -> Followed:
-        """Gives followers past index ``after`` the outcome of their leaders, where there is one: a page.
+        """Give followers past index ``after`` the outcome of their leaders, where there is one: a page.
 
         Raises:
             FencedError: the job has another driver.
@@ -104,7 +104,7 @@ class ShardCalls(Calls):
         replica: str | None = None,
         ttl: float = SHARD_TTL,
     ) -> ShardLease | None:
-        """Takes a shard for ``owner`` and opens an attempt; None when it is done, split or held.
+        """Take a shard for ``owner`` and open an attempt; None when it is done, split or held.
 
         A lapsed lease can be claimed, and so can one that ``owner`` holds itself.
 
@@ -116,7 +116,7 @@ class ShardCalls(Calls):
     def place_shard(
         self, lease: JobLease, number: int, *, owner: str, ttl: float = SHARD_TTL, again: bool = False
     ) -> Claim:
-        """Takes a shard as :meth:`claim_shard` does, for the ready replica with the most room.
+        """Take a shard as :meth:`claim_shard` does, for the ready replica with the most room.
 
         A shard under which engines died gets a replica to itself. ``again``: it had to wait when it was asked
         for last, and most likely still has to. The store then looks before it locks anything.
@@ -126,7 +126,7 @@ class ShardCalls(Calls):
         return self._write(lambda tx: claims.place(tx, lease, number, owner=owner, ttl=ttl))
 
     def renew_shard(self, lease: ShardLease) -> None:
-        """Extends a shard's lease by its ``ttl`` seconds from now.
+        """Extend a shard's lease by its ``ttl`` seconds from now.
 
         Raises:
             FencedError: the lease is lost.
@@ -134,7 +134,7 @@ class ShardCalls(Calls):
         self._write(lambda tx: shards.renew(tx, lease))
 
     def commit(self, lease: ShardLease, outcomes: Sequence[Outcome]) -> CommitReceipt:
-        """Publishes outcomes, durably once it returns, and extends the lease.
+        """Publish outcomes, durably once it returns, and extend the lease.
 
         Rows that have an outcome already keep it, so a commit may be repeated.
 
@@ -144,7 +144,7 @@ class ShardCalls(Calls):
         return self._write(lambda tx: commit.commit(tx, lease, outcomes))
 
     def finish_shard(self, lease: ShardLease) -> None:
-        """Marks the shard done; StoreFatalError when a row of it has no outcome."""
+        """Mark the shard done; StoreFatalError when a row of it has no outcome."""
         self._write(lambda tx: shards.finish(tx, lease))
 
     def release_shard(
@@ -156,7 +156,7 @@ class ShardCalls(Calls):
         suspect: bool = False,
         charged: Sequence[Charge] = (),
     ) -> None:
-        """Gives the shard back to be claimed again; its finished rows stay.
+        """Give the shard back to be claimed again; its finished rows stay.
 
         ``cause`` and ``detail`` end the attempt. They must not quote prompts or answers. ``suspect`` says
         that an engine died under it. What is ``charged`` for it is so in the same transaction.
@@ -166,7 +166,7 @@ class ShardCalls(Calls):
         )
 
     def take_back(self, lease: JobLease, number: int, *, cause: str, detail: str = "") -> None:
-        """Gives a shard back in the driver's name, and fences the shard task that holds it."""
+        """Give a shard back in the driver's name, and fence the shard task that holds it."""
         self._write(lambda tx: shards.take_back(tx, lease, number, cause=cause, detail=detail))
 
     def split_shard(
@@ -179,7 +179,7 @@ class ShardCalls(Calls):
         suspect: bool = False,
         charged: Sequence[Charge] = (),
     ) -> list[Shard]:
-        """Replaces the shard by ``parts``, pending; returns them. Finished rows stay.
+        """Replace the shard by ``parts``, pending; return them. Finished rows stay.
 
         The caller has counted, among the rows of each part, those that have an outcome: only the lease's
         holder adds to them. ``suspect`` says that a row of it ends engines; the parts that are marked so are

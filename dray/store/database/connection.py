@@ -78,7 +78,7 @@ class Tx:
         return self.connection.dialect.name
 
     def execute(self, statement: Executable, *parameters: Any) -> CursorResult[Any]:
-        """Runs one statement."""
+        """Run one statement."""
         return self.connection.execute(statement, *parameters)
 
 
@@ -139,7 +139,7 @@ class Database:
         self._closed = False
 
     def read(self, work: Callable[[Tx], T], *, snapshot: bool = False, long: bool | None = None) -> T:
-        """Runs ``work`` in a read transaction, again after transient errors.
+        """Run ``work`` in a read transaction, again after transient errors.
 
         ``snapshot`` makes all statements see one state of the database (on SQLite they always do).
         ``long`` lets them take as long as they do; None does so for a snapshot.
@@ -152,7 +152,7 @@ class Database:
         return self._patiently(engine, work, None)
 
     def write(self, work: Callable[[Tx], T], *, long: bool = False) -> T:
-        """Runs ``work`` in a write transaction, again after transient errors.
+        """Run ``work`` in a write transaction, again after transient errors.
 
         Again means from the start, so ``work`` must be idempotent or fenced: a commit whose
         acknowledgement was lost is repeated. ``long`` lets its statements take as long as they do.
@@ -161,7 +161,7 @@ class Database:
         return self._patiently(engine, work, self._turn)
 
     def close(self) -> None:
-        """Closes the connections, unless this process has the database open elsewhere too.
+        """Close the connections, unless this process has the database open elsewhere too.
 
         On SQLite it removes the files beside the database. The journal stays while another process uses it,
         and all of a file that is only read.

@@ -36,7 +36,7 @@ class Turn:
 
     @contextmanager
     def take(self) -> Iterator[None]:
-        """Runs the block in this process's turn, or after ``patience`` seconds (or none) without one."""
+        """Run the block in this process's turn, or after ``patience`` seconds (or none) without one."""
         with self._thread:
             file = self._open()
             try:
@@ -48,7 +48,7 @@ class Turn:
                     os.close(file)
 
     def remove(self) -> None:
-        """Removes the lock's file. The process that holds the lock then only loses fairness."""
+        """Remove the lock's file. The process that holds the lock then only loses fairness."""
         with suppress(OSError):
             self._path.unlink()
 

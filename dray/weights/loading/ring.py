@@ -96,7 +96,7 @@ class Done(Protocol):
     """Something to wait for, as ``torch.cuda.Event``."""
 
     def synchronize(self) -> None:
-        """Returns when it has happened."""
+        """Return when it has happened."""
 
 
 class InFlight:
@@ -113,7 +113,7 @@ class InFlight:
         self._bytes = 0
 
     def make_way(self) -> None:
-        """Returns when one more copy may start."""
+        """Return when one more copy may start."""
         while self._bytes > self._limit and len(self._copies) > 1:
             self._wait_for_the_oldest()
 
@@ -124,7 +124,7 @@ class InFlight:
         self._bytes += counted
 
     def finish(self) -> None:
-        """Returns when no copy is under way."""
+        """Return when no copy is under way."""
         while self._copies:
             self._wait_for_the_oldest()
 

@@ -40,7 +40,7 @@ def _loader_class() -> type:
         """Loads what :class:`StreamedWeights` yields."""
 
         def download_model(self, model_config: Any) -> None:
-            """Does nothing: ``LocalModel`` fetches into the folder."""
+            """Do nothing: ``LocalModel`` fetches into the folder."""
 
         def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
             """Load all tensors, then make sure that each parameter got its own."""

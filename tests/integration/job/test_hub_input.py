@@ -147,7 +147,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(
         pytest.fail("something was started for a job that must be refused")
 
     monkeypatch.setattr(PrefectServer, "start", started)
-    monkeypatch.setattr("dray.cluster.start_early", started)
+    monkeypatch.setattr("dray.cluster.prestart_cluster", started)
     assert run_app(["run", *arguments, "--output", str(tmp_path / "out")]) == 2
     assert says in capfd.readouterr().err
 

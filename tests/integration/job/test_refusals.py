@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dray.cli.app import run_app
-from dray.cli.early import refuse_early
+from dray.cli.preflight import preflight
 from dray.cli.server import PrefectServer
 from dray.cluster import listening
 from dray.errors import ConfigError, InputError, JobBusyError, JobChangedError
@@ -57,7 +57,7 @@ def refused(
         pytest.fail("something was started for a job that must be refused")
 
     monkeypatch.setattr(PrefectServer, "start", started)
-    monkeypatch.setattr("dray.cluster.start_early", started)
+    monkeypatch.setattr("dray.cluster.prestart_cluster", started)
 
     def run(*arguments: str | Path, output: Path | None = None) -> str:
         began = time.monotonic()
@@ -112,7 +112,7 @@ def test_a_pattern_that_matches_none_of_them_is_read(
     write_requests(tmp_path / "data" / "in.jsonl", 2)
     monkeypatch.chdir(tmp_path)
     given = {"input": pattern, "model": "simulated", "output": output, "format": form}
-    refuse_early(JobRequest.of(**given, engine={"name": "simulated"}))
+    preflight(JobRequest.of(**given, engine={"name": "simulated"}))
 
 
 def test_a_job_that_was_begun_with_such_a_pattern_goes_on_until_its_answers_are_there(
@@ -122,10 +122,10 @@ def test_a_job_that_was_begun_with_such_a_pattern_goes_on_until_its_answers_are_
     monkeypatch.chdir(tmp_path)
     request = JobRequest.of(input="*.jsonl", model="simulated", output=".", engine={"name": "simulated"})
     take(".", Owner(job_id="mine", identity="a"))
-    refuse_early(request)
+    preflight(request)
     (tmp_path / "errors.jsonl").touch()
     with pytest.raises(ConfigError, match=r"errors\.jsonl, which this job writes"):
-        refuse_early(request)
+        preflight(request)
 
 
 def test_a_cluster_where_nothing_listens(

@@ -36,7 +36,7 @@ def refused(
         pytest.fail("something was started for a job that must be refused")
 
     monkeypatch.setattr(PrefectServer, "start", started)
-    monkeypatch.setattr("dray.cluster.start_early", started)
+    monkeypatch.setattr("dray.cluster.prestart_cluster", started)
 
     def run(*arguments: str | Path) -> str:
         given = [str(argument) for argument in arguments]

@@ -275,7 +275,7 @@ def test_the_exit_code_of_a_run_counts_though_its_readers_are_gone(
     state: str, code: int, job: OpenJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = {**stored_result(), "state": state}
-    monkeypatch.setattr(running, "refuse_early", lambda _: None)
+    monkeypatch.setattr(running, "preflight", lambda _: None)
     monkeypatch.setattr(running, "quieten", lambda: None)
     monkeypatch.setattr(running, "has_flows", lambda: False)
     monkeypatch.setattr(running, "run_plain", lambda _: result)
@@ -291,7 +291,7 @@ def test_the_exit_code_of_a_run_counts_though_its_terminal_has_closed(
 ) -> None:
     """As where SIGHUP is ignored: the bar could not be taken off, nor the result told, and the run failed."""
     ours, its = os.openpty()
-    monkeypatch.setattr(running, "refuse_early", lambda _: None)
+    monkeypatch.setattr(running, "preflight", lambda _: None)
     monkeypatch.setattr(running, "quieten", lambda: None)
     monkeypatch.setattr(running, "has_flows", lambda: False)
     for name in ("NO_COLOR", "CI"):
@@ -321,7 +321,7 @@ def test_a_run_says_which_server_of_prefect_it_joins(
     monkeypatch.chdir(tmp_path)
     profiles = 'active = "a"\n[profiles.a]\nPREFECT_API_URL = "http://prefect.host:4200/api"\n'
     (tmp_path / "profiles.toml").write_text(profiles)
-    monkeypatch.setattr(running, "refuse_early", lambda request: None)
+    monkeypatch.setattr(running, "preflight", lambda request: None)
     monkeypatch.setattr(running, "quieten", lambda: None)
     monkeypatch.setattr(running, "run_flow", lambda request: {"state": "completed"})
     monkeypatch.setattr(running, "has_flows", lambda: True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dray.cli import early, output, running
+from dray.cli import output, preflight, running
 from dray.cli.app import run_app
 from dray.cli.server import PrefectServer
 from dray.errors import ConfigError
@@ -49,7 +49,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         pytest.fail("something was started")
 
     monkeypatch.setattr(PrefectServer, "start", started)
-    monkeypatch.setattr("dray.cluster.start_early", started)
+    monkeypatch.setattr("dray.cluster.prestart_cluster", started)
 
     def run(*arguments: str) -> dict[str, Any]:
         assert run_app([*arguments, "--json"]) == 2
@@ -157,7 +157,7 @@ def test_rows_that_cannot_be_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """As ingest would say it, minutes earlier on a cluster; all the first ones, not one a run."""
-    monkeypatch.setattr(early, "_SMALL_BYTES", 1 << 20 if small else 0)
+    monkeypatch.setattr(preflight, "_SMALL_BYTES", 1 << 20 if small else 0)
     good = (tmp_path / "in.jsonl").read_text()
     (tmp_path / "in.jsonl").write_text(good + "\n" + f"{line}\n" * 30)
     error = refused(*command)
@@ -194,9 +194,9 @@ def test_a_word_for_the_model_goes_on_from_another_folder(command: list[str], tm
     request = JobRequest.of(
         [str(tmp_path / "in.jsonl")], "/folder/none", str(tmp_path / "out"), engine={"name": "simulated"}
     )
-    early.refuse_early(request.model_copy(update={"resume": True}))
+    preflight.preflight(request.model_copy(update={"resume": True}))
     with pytest.raises(ConfigError, match="no such directory"):
-        early.refuse_early(request)
+        preflight.preflight(request)
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_a_plan_for_objects_of_a_block_is_compared_by_the_flow(
         plans.append(request.plan)
         return request
 
-    monkeypatch.setattr(early, "as_planned", as_planned)
-    early.refuse_early(
+    monkeypatch.setattr(preflight, "as_planned", as_planned)
+    preflight.preflight(
         JobRequest.of(given, "simulated", "out", plan="p", objects="block:b", engine={"name": "simulated"})
     )
     assert plans == (["p"] if compared else [])

@@ -91,7 +91,7 @@ class Tasks:
         return [event.line for event in self.events if isinstance(event, Warned)]
 
     def start(self) -> None:
-        self.tasks.start_early(self.store.shards("job"))
+        self.tasks.prestart(self.store.shards("job"))
 
     def look(self, ready: int = 0) -> None:
         self.tasks.look_soon()

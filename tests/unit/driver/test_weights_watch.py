@@ -13,7 +13,7 @@ import pytest
 from dray.cluster import ClusterSettings
 from dray.driver import weights_watch
 from dray.driver.events import Event, Told, Warned
-from dray.driver.weights_watch import early_weights, weights_on
+from dray.driver.weights_watch import prefetched_weights, weights_on
 from dray.driver.whole_job import run_job
 from dray.errors import WeightsError
 from dray.job.beginning.opening import open_job
@@ -110,11 +110,11 @@ def test_a_job_without_a_row_left_fetches_no_model(
     monkeypatch.setattr(weights_watch, "LocalModel", fetch)
     settings = make_settings(job_id="job", replicas=1)
     job = replace(open_job(settings), weights=cast("Manifest", object()))
-    with pytest.raises(WeightsError), early_weights(job, ClusterSettings()):
+    with pytest.raises(WeightsError), prefetched_weights(job, ClusterSettings()):
         pass
     with reopen(job) as store:
         store.release_job(job.lease)
     run_job(settings, parts_on(ThreadFleet(["node"])))
     again = replace(open_job(settings), weights=job.weights)
-    with early_weights(again, ClusterSettings()) as model:
+    with prefetched_weights(again, ClusterSettings()) as model:
         assert model is None

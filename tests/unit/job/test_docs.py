@@ -13,7 +13,7 @@ from dray.driver.shard_tasks.idling import MOST_STANDBY
 from dray.driver.shard_tasks.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.engine.admission import ADMISSION_FACTOR
 from dray.engine.simulated import SimulatedSettings
-from dray.job.rows.ingesting import _MANY_SHARDS, _ROWS
+from dray.job.rows.shard_sizes import MANY_SHARDS, ROWS
 from dray.job.rows.spooling import PART_BYTES as SPOOL_BYTES
 from dray.requests.spool.arranging import WINDOW_BYTES, WINDOW_ROWS
 from dray.requests.spool.spool import MAX_MARKS
@@ -75,7 +75,7 @@ def test_figures_of_scale() -> None:
     assert f"5 TB are {-(-5 * 10**12 // SPOOL_BYTES)} parts. - **Room.**" in SCALE
     assert f"for an object store | {2 * SPOOL_BYTES + WINDOW_BYTES >> 30} GiB: a part" in SCALE
     assert f"in windows of {WINDOW_ROWS:,} rows or {WINDOW_BYTES >> 30} GiB" in SCALE
-    assert f"at most {_ROWS} rows, up to {_MANY_SHARDS:,} shards" in SCALE
+    assert f"at most {ROWS} rows, up to {MANY_SHARDS:,} shards" in SCALE
     assert f"| {MAX_MARKS:,}, in {MAX_MARKS * 24 >> 20} MB |" in SCALE
     assert f"{LEAST_SLOTS} to {MOST_SLOTS} that run (`LEAST_SLOTS`, `MOST_SLOTS`), 1 that waits" in SCALE
     assert f"1 that waits, {MOST_STANDBY} for the whole job at most" in SCALE

@@ -17,7 +17,8 @@ from dray.job.beginning.opening import open_job
 from dray.job.open_job import OpenJob
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
-from dray.job.rows.ingesting import _ROWS, _enough_shards, _most_shards, _taper, ingest_job
+from dray.job.rows.ingesting import ingest_job
+from dray.job.rows.shard_sizes import ROWS, ShardSizes
 from dray.job.rows.sharing import has_followers, told_of
 from dray.requests.ingest import Ingested, cut
 from dray.requests.sources import source_of
@@ -45,7 +46,7 @@ def test_a_small_job_is_one_shard(make_settings: Callable[..., JobSettings]) -> 
     [(1, 4, 1), (127, 4, 1), (2_000, 3, 6), (36_000, 4, 64), (10_000_000, 4, 64), (36_000, 1, 1)],
 )
 def test_there_are_shards_for_a_replica_that_comes_back(requests: int, replicas: int, shards: int) -> None:
-    assert _enough_shards(requests, replicas, USUAL_SEQS) == shards
+    assert ShardSizes(replicas=replicas, batch=USUAL_SEQS).least(requests) == shards
 
 
 @pytest.mark.parametrize(
@@ -67,13 +68,14 @@ def test_the_batch_that_a_user_gives_makes_shards_larger(
     [(6_000, 2, 512, 5), (6_000, 2, 16, 32), (1_000, 4, 512, 7), (100, 4, 512, 1), (10**6, 2, 512, 32)],
 )
 def test_shards_hold_more_rows_than_a_batch(requests: int, replicas: int, batch: int, shards: int) -> None:
-    assert _enough_shards(requests, replicas, batch) == shards
+    assert ShardSizes(replicas=replicas, batch=batch).least(requests) == shards
 
 
 @pytest.mark.parametrize(("replicas", "most"), [(1, 16_384), (1000, 16_384), (2000, 32_000)])
 def test_no_replica_idles_for_lack_of_a_shard(replicas: int, most: int) -> None:
-    assert _most_shards(replicas) == most <= MAX_MARKS // 2  # the spool can be cut into as many
-    assert _enough_shards(10**9, replicas, USUAL_SEQS) <= most
+    sizes = ShardSizes(replicas=replicas, batch=USUAL_SEQS)
+    assert sizes.most == most <= MAX_MARKS // 2  # the spool can be cut into as many
+    assert sizes.least(10**9) <= most
 
 
 @pytest.mark.parametrize(
@@ -104,9 +106,9 @@ def test_a_shard_is_minutes_of_work(requests: int, replicas: int, shards: int) -
         kinds=frozenset(),
         files=(),
     )
-    least, taper = _enough_shards(requests, replicas, USUAL_SEQS), _taper(replicas, USUAL_SEQS)
-    most = _most_shards(replicas)
-    found = cut(ingested, target_rows=_ROWS, max_shards=most, min_shards=least, taper=taper)
+    sizes = ShardSizes(replicas=replicas, batch=USUAL_SEQS)
+    least, taper = sizes.least(requests), sizes.taper
+    found = cut(ingested, target_rows=ROWS, max_shards=sizes.most, min_shards=least, taper=taper)
     assert len(found) == shards
     assert max(part.rows for part in found) <= (8192 + stride if requests <= 8192 * 16_384 else 77_000)
     assert sum(part.rows for part in found) == requests
@@ -115,14 +117,15 @@ def test_a_shard_is_minutes_of_work(requests: int, replicas: int, shards: int) -
 @pytest.mark.parametrize("batch", [16, 256, 1024, 3000, 5000])
 @pytest.mark.parametrize("replicas", [2, 8, 100])
 def test_smaller_last_shards_make_no_other_too_large(replicas: int, batch: int) -> None:
-    taper = _taper(replicas, batch)
+    sizes = ShardSizes(replicas=replicas, batch=batch)
+    taper = sizes.taper
     assert taper is not None
     for rows in [*range(1, 40_000, 1013), *range(40_000, 5_000_000, 99_991)]:
-        least = _enough_shards(rows, replicas, batch)
-        ranges = enough_ranges(rows, _ROWS, least, taper)
+        least = sizes.least(rows)
+        ranges = enough_ranges(rows, ROWS, least, taper)
         begins = [*steps(rows, ranges, taper), Fraction(1)]
-        assert max(rows * (end - begin) for begin, end in pairwise(begins)) <= _ROWS + 1
-        assert ranges <= max(least, -(-rows // _ROWS) + 3 * replicas)
+        assert max(rows * (end - begin) for begin, end in pairwise(begins)) <= ROWS + 1
+        assert ranges <= max(least, -(-rows // ROWS) + 3 * replicas)
 
 
 def test_the_last_shards_of_several_replicas_are_smaller(

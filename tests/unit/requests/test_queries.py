@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from sqlalchemy.exc import ResourceClosedError
 
-from dray.cli.early import refuse_early
+from dray.cli.preflight import preflight
 from dray.errors import ConfigError, DrayError
 from dray.job.options.request import JobRequest
 from dray.requests.reading import queries
@@ -208,7 +208,7 @@ def test_the_command_line_looks_at_it_before_anything_starts(
     rows = {"query": "select 1 as text", "prompt_column": "text"}
     given = {"input": url, "model": "simulated", "output": "out", "engine": {"name": "simulated"}}
     with pytest.raises(DrayError, match=r"no database to ask|install duckdb-engine"):
-        refuse_early(JobRequest.of(**given, rows=rows))
+        preflight(JobRequest.of(**given, rows=rows))
 
 
 @pytest.mark.parametrize(

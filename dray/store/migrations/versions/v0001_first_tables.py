@@ -16,7 +16,7 @@ _Serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Creates the tables, as ``dray/store/database/schema.py`` had them at this revision."""
+    """Create the tables, as ``dray/store/database/schema.py`` had them at this revision."""
     for create in (_jobs, _shards, _results, _attempts, _notices, _spans):
         create()
 

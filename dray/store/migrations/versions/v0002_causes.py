@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds columns that older rows fill with their defaults, and two tables."""
+    """Add columns that older rows fill with their defaults, and two tables."""
     op.add_column("jobs", sa.Column("expires_at", sa.Double(), nullable=True))
     op.add_column("shards", sa.Column("crashes", sa.Integer(), server_default="0", nullable=False))
     op.add_column("shards", sa.Column("replica", sa.String(), nullable=True))

@@ -12,5 +12,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds when a job was cancelled: unknown of older ones, which go on with the same command as before."""
+    """Add when a job was cancelled: unknown of older ones, which go on with the same command as before."""
     op.add_column("jobs", sa.Column("cancelled_at", sa.Double(), nullable=True))

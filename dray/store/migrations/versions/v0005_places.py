@@ -12,5 +12,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds a column that older rows leave empty: a suspect's next crash is then its first."""
+    """Add a column that older rows leave empty: a suspect's next crash is then its first."""
     op.add_column("shards", sa.Column("crashed_at", sa.String(), nullable=True))

@@ -23,7 +23,7 @@ _FIRST_POSITIONS = """
 
 
 def upgrade() -> None:
-    """Counts the rows before each shard: its first index said nothing of those that ingest had refused."""
+    """Count the rows before each shard: its first index said nothing of those that ingest had refused."""
     op.execute("ALTER TABLE shards RENAME COLUMN first_index TO first_position")
     op.execute(sa.text(_FIRST_POSITIONS))
     op.execute("ALTER TABLE shards DROP COLUMN last_index")

@@ -13,7 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the columns. What was lost before has none of it: its charges are all that is known."""
+    """Add the columns. What was lost before has none of it: its charges are all that is known."""
     evidence = sa.JSON().with_variant(JSONB(), "postgresql")
     op.add_column("attempts", sa.Column("evidence", evidence))
     op.add_column("replicas", sa.Column("verdict", sa.String()))

@@ -12,6 +12,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the columns. Of shards that were cut before, nothing is known: 0."""
+    """Add the columns. Of shards that were cut before, nothing is known: 0."""
     for table in ("shards", "replicas"):
         op.add_column(table, sa.Column("family", sa.BigInteger(), nullable=False, server_default="0"))

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the table and the counters. Jobs of before have neither such rows nor any to count."""
+    """Add the table and the counters. Jobs of before have neither such rows nor any to count."""
     op.create_table(
         "followers",
         sa.Column("job_key", sa.Integer(), autoincrement=False, nullable=False),

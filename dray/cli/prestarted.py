@@ -7,22 +7,22 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def early_cluster(cluster: str) -> Iterator[None]:
+def prestarted_cluster(cluster: str) -> Iterator[None]:
     """Start a cluster of our own, where the job has one; its processes inherit the environment of now."""
     if cluster != "local":
         yield
         return
-    from dray.cluster import release_early, start_early
+    from dray.cluster import prestart_cluster, release_prestarted
 
-    start_early()
+    prestart_cluster()
     try:
         yield
     finally:
-        release_early()
+        release_prestarted()
 
 
-def join_early(modules: Sequence[str]) -> None:
+def join_prestarted(modules: Sequence[str]) -> None:
     """Join that cluster, where there is one, and have one of its worker processes import ``modules``."""
     from dray import cluster
 
-    cluster.join_early(modules)
+    cluster.join_prestarted(modules)

@@ -42,7 +42,7 @@ _MORE_SECONDS = 3.0  # where something is: the more is named, the fewer runs it 
 _PATIENCE = 3.0  # seconds for a store that does not answer: the job itself is more patient
 
 
-def refuse_early(request: JobRequest) -> None:
+def preflight(request: JobRequest) -> None:
     """Look at what the request names.
 
     Raises:
@@ -123,7 +123,7 @@ def _check_rows(source: Source, defaults: RowDefaults, rows: RowOptions) -> None
     if sum(Path(local_path(file.uri)).stat().st_size for file in files_of(source)) > _SMALL_BYTES:
         _check_first_rows(source, rows.skip_invalid)
         return
-    with TemporaryDirectory(prefix="dray-early-") as folder:
+    with TemporaryDirectory(prefix="dray-preflight-") as folder:
         ingest(
             source,
             spool_uri=f"{folder}/requests.jsonl",

@@ -9,46 +9,46 @@ from dray.cluster.base import Cluster, ClusterSettings
 from dray.cluster.connect import RayCluster
 from dray.errors import ConfigError
 
-_early: RayCluster | None = None  # that no job has asked for so far
+_prestarted: RayCluster | None = None  # that no job has asked for so far
 
 
-def start_early() -> None:
+def prestart_cluster() -> None:
     """Begin to start a local cluster for this process's next job."""
-    global _early
-    _early = RayCluster(ClusterSettings())
-    _early.launch()
+    global _prestarted
+    _prestarted = RayCluster(ClusterSettings())
+    _prestarted.launch()
 
 
-def join_early(modules: Sequence[str]) -> None:
-    """Join the cluster that was started early, if one was, in the background.
+def join_prestarted(modules: Sequence[str]) -> None:
+    """Join the cluster that was prestarted, if one was, in the background.
 
     One of its worker processes then imports ``modules``, while this process waits for other things. It takes
     the mark of the stable node for as long, so the first shard task comes after it, and to that process.
     """
-    if _early is not None:
-        _early.start_and_import(modules)
+    if _prestarted is not None:
+        _prestarted.start_and_import(modules)
 
 
-def release_early() -> None:
-    """Stop a cluster that was started early and never asked for."""
-    early = _taken()
-    if early is not None:
-        early.release()
+def release_prestarted() -> None:
+    """Stop a cluster that was prestarted and never asked for."""
+    prestarted = _taken()
+    if prestarted is not None:
+        prestarted.release()
 
 
 def open_cluster(settings: ClusterSettings) -> Cluster:
-    """A cluster as the settings say, not started yet; or the one that was started early, where it fits."""
-    early = _taken() if settings == ClusterSettings() else None
-    if early is not None:
-        return early
+    """A cluster as the settings say, not started yet; or the one that was prestarted, where it fits."""
+    prestarted = _taken() if settings == ClusterSettings() else None
+    if prestarted is not None:
+        return prestarted
     _refuse_second()
     return RayCluster(settings)
 
 
 def _taken() -> RayCluster | None:
-    global _early
-    early, _early = _early, None
-    return early
+    global _prestarted
+    prestarted, _prestarted = _prestarted, None
+    return prestarted
 
 
 def _refuse_second() -> None:
