@@ -60,55 +60,56 @@ class Ending:
 
     def of(self, error: BaseException) -> AttemptResult:
         """Decide, and carry it out; without the store the lease is left to lapse."""
-        told = facts_of(error)
-        unread = isinstance(error, OSError)  # of all that an attempt touches, the spool alone raises these
-        if unread and told.sign is Sign.OTHER:
-            told = replace(told, sign=Sign.STORE_AWAY)  # of a network's file system: stale, not connected
-        if told.sign is Sign.OTHER and not isinstance(error, DrayError):  # its class alone leads nowhere
-            told = replace(told, name=f"{told.name}{raised_at(error)}")
-        untaken_seconds = 0.0 if unread else self.untaken.seconds
+        told = _told(error)
         try:
             verdict = self._verdict(told) if told.sign in _DEATHS else None
             snapshot = self.work.store.snapshot(self.lease)
         except StoreError:
-            facts = Facts(untaken_seconds=untaken_seconds, tries=self.tries)
-            return AttemptResult(
-                how=AttemptEnd.INTERRUPTED, decision=advised(decide(told, facts)), note="the store is away"
-            )
-        facts = replace(
-            self._facts(snapshot, verdict),
-            expired=isinstance(error, ExpiredError) or snapshot.signals.expired,
-            store_seconds=self.unread_seconds if unread else 0.0,
-            untaken_seconds=untaken_seconds,
-        )
-        decision = decide(told, facts)
-        unread = unread and decision.cause in (Cause.STORE_TRANSIENT, Cause.STORE_FATAL)  # not cancelled
-        if unread:
-            decision = replace(decision, reason=self._unread_reason(decision, told, error))
-        else:
-            decision = advised(decision)
+            return self._without_store(told, error)
+        decision, unread = self._decide(error, told, snapshot, verdict)
         charged = self._charges(decision, verdict)
         try:
             cause = AttemptCause.SPOOL_AWAY if unread else decision.cause
             receipt = self._carry_out(decision, snapshot, charged, cause)
         except OSError as cannot:
             decision, receipt, unread = self._put_off(decision, cannot, charged), None, True
-        shard = snapshot.shard
-        kept = (
-            f"it ran on node {self.place.host}; {shard.rows - shard.remaining} of {shard.rows} rows are kept"
-        )
-        if isinstance(
-            error, StoreError | JobFailedError
-        ):  # their own words say what to do, and quote nothing
-            kept = f"{error}; {kept}"
         return AttemptResult(
             how=_how(decision, receipt),
             receipt=receipt,
             decision=decision,
-            note=kept,
+            note=self._note(error, snapshot),
             unread=unread,
-            moved=shard.terminal > self.lease.terminal,
+            moved=snapshot.shard.terminal > self.lease.terminal,
         )
+
+    def _without_store(self, told: ErrorFacts, error: BaseException) -> AttemptResult:
+        untaken = 0.0 if _is_unread(error) else self.untaken.seconds
+        decision = advised(decide(told, Facts(untaken_seconds=untaken, tries=self.tries)))
+        return AttemptResult(how=AttemptEnd.INTERRUPTED, decision=decision, note="the store is away")
+
+    def _decide(
+        self, error: BaseException, told: ErrorFacts, snapshot: ShardSnapshot, verdict: Verdict | None
+    ) -> tuple[Decision, bool]:
+        """What is to be done, and whether it is because the shard's requests cannot be read."""
+        unread = _is_unread(error)
+        facts = replace(
+            self._facts(snapshot, verdict),
+            expired=isinstance(error, ExpiredError) or snapshot.signals.expired,
+            store_seconds=self.unread_seconds if unread else 0.0,
+            untaken_seconds=0.0 if unread else self.untaken.seconds,
+        )
+        decision = decide(told, facts)
+        if unread and decision.cause in (Cause.STORE_TRANSIENT, Cause.STORE_FATAL):  # not cancelled
+            return replace(decision, reason=self._unread_reason(decision, told, error)), True
+        return advised(decision), False
+
+    def _note(self, error: BaseException, snapshot: ShardSnapshot) -> str:
+        """For people: the node, and what was kept."""
+        shard = snapshot.shard
+        done = shard.rows - shard.remaining
+        kept = f"it ran on node {self.place.host}; {done} of {shard.rows} rows are kept"
+        own_words = isinstance(error, StoreError | JobFailedError)  # they say what to do, and quote nothing
+        return f"{error}; {kept}" if own_words else kept
 
     def _verdict(self, told: ErrorFacts) -> Verdict | None:
         """Say what the end of the replica looked like, and hear what it was; None without a judgement.
@@ -258,6 +259,23 @@ VERDICTS = {
 def refused(line: bytes, code: ErrorCode, message: str) -> Outcome:
     """The error row of a line of the spool."""
     return decode(line).refused(code, message)
+
+
+def _is_unread(error: BaseException) -> bool:
+    """Whether the shard's requests could not be read: nothing else that an attempt touches raises these."""
+    return isinstance(error, OSError)
+
+
+def _told(error: BaseException) -> ErrorFacts:
+    """What the error says, as the table of causes has it."""
+    told = facts_of(error)
+    if told.sign is not Sign.OTHER:
+        return told
+    if _is_unread(error):  # of a network's file system: stale, not connected
+        return replace(told, sign=Sign.STORE_AWAY)
+    if not isinstance(error, DrayError):  # its class alone leads nowhere
+        return replace(told, name=f"{told.name}{raised_at(error)}")
+    return told
 
 
 def _how(decision: Decision, receipt: ShardReceipt | None) -> AttemptEnd:
