@@ -165,12 +165,12 @@ def test_opening_a_store_does_not_import_alembic_or_pandas(tmp_path: Path) -> No
 
 
 def test_opening_is_quick(tmp_path: Path) -> None:
-    """Best of five, so that a busy machine does not decide."""
+    """By the seconds of the processor, and the best of five, so that a busy machine does not decide."""
 
     def seconds(path: Path) -> float:
-        started = time.perf_counter()
+        started = time.process_time()
         open_store(str(path)).close()
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     assert min(seconds(tmp_path / f"{n}.db") for n in range(5)) < 0.3
     assert min(seconds(tmp_path / "0.db") for _ in range(5)) < 0.05
