@@ -192,7 +192,7 @@ def _job(folder: Path, url: str, replicas: int, rows: int) -> tuple[Any, Any]:
     from dray.cluster.placing import USUAL_SEQS
     from dray.job.beginning.opening import open_job
     from dray.job.options.settings import JobSettings
-    from dray.job.rows.ingesting import _ROWS, _enough_shards, _most_shards, _taper
+    from dray.job.rows.shard_sizes import ROWS, ShardSizes
     from dray.requests.sources import RowDefaults, source_of
     from dray.requests.spool.marks import steps
     from dray.store import ShardSpec, open_store
@@ -208,10 +208,10 @@ def _job(folder: Path, url: str, replicas: int, rows: int) -> tuple[Any, Any]:
         replicas=replicas,
     )
     job = open_job(settings)
-    count = min(max(-(-rows // _ROWS), _enough_shards(rows, replicas, USUAL_SEQS)), _most_shards(replicas))
-    taper = _taper(replicas, USUAL_SEQS)
-    assert taper is not None
-    cuts = [*(int(rows * step) for step in steps(rows, count, taper)), rows]
+    sizes = ShardSizes(replicas=replicas, batch=USUAL_SEQS)
+    assert sizes.taper is not None
+    count = min(max(-(-rows // ROWS), sizes.least(rows)), sizes.most)
+    cuts = [*(int(rows * step) for step in steps(rows, count, sizes.taper)), rows]
     specs = [
         ShardSpec(number=number, uri=job.spool(1), offset=low * _LINE_BYTES,
                   length=(high - low) * _LINE_BYTES, rows=high - low, first_position=low)

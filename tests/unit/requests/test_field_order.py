@@ -127,7 +127,7 @@ def test_an_empty_table_is_left_to_ingest(tmp_path: Path) -> None:
 )
 def test_what_cannot_change_places_is_refused_at_once(options: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        source_of("in.csv", reorder_fields=True, **options)  # type: ignore[arg-type]
+        source_of("in.csv", reorder_fields=True, **options)
 
 
 def test_the_option_makes_another_job_and_its_absence_the_one_of_before() -> None:

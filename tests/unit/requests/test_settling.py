@@ -275,7 +275,7 @@ def test_a_batch_file_with_one_thing_wrong_stays_one(
 
 @pytest.mark.parametrize("option", ["system_prompt", "id_column"])
 def test_a_batch_file_takes_no_options_of_columns(tmp_path: Path, option: str) -> None:
-    source = source_of(write(tmp_path, BATCH), **{option: "x"})  # type: ignore[arg-type]
+    source = source_of(write(tmp_path, BATCH), **{option: "x"})
     with pytest.raises(ConfigError, match=option.replace("_", " ")):
         settled(source)
 

@@ -249,7 +249,7 @@ def test_parquet_texts_that_are_not_utf8_are_problems_of_their_rows(tmp_path: Pa
     path = str(tmp_path / "in.parquet")
     parquet.write_table(pyarrow.table({"id": ["p", "q", "r", "s"], "text": texts}), path)
     shape = {"kind": Kind.COMPLETION, "prompt_column": "text", "id_column": "id"}
-    ingested = take(tmp_path, source_of(path, **shape), skip_invalid=True)  # type: ignore[arg-type]
+    ingested = take(tmp_path, source_of(path, **shape), skip_invalid=True)
     assert asked(ingested) == [("p", "a"), ("s", "d")]
     [errors] = list(ingested.rejects())
     assert [(e.custom_id, e.error_code) for e in errors] == [("q", "invalid_text"), ("r", "missing_value")]
