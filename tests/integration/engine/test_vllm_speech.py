@@ -23,7 +23,7 @@ from tests.support.mutations import mutations
 from tests.support.speech_model import RATE, as_url, container, hearing, sound, write_speech_model
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.heavy(one_of=3)]
 
 NO_SOUND = "the sound cannot be decoded: it is damaged, empty, or no WAV, FLAC, Ogg, MP3, MP4, M4A or WebM"
 SOUNDS = [
