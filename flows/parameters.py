@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, ParamSpec, TypeVar, cast
 
+from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from dray.job.options.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
+from dray.job.options.plain import path_as_text
 from dray.job.options.request import JobRequest
 
 P = ParamSpec("P")
@@ -20,7 +22,8 @@ def parameters_of(form: Callable[P, Form]) -> Callable[[Callable[..., R]], Calla
 
     Type checkers read them from the class. Prefect reads its form from the signature and from the docstring's
     ``Args``, which are set here. A group may be left out as a whole: Prefect's page opens groups with values.
-    Limits stay with the request, which names the field that is beyond one.
+    Limits stay with the request, which names the field that is beyond one. Python's paths are texts, here as
+    there.
     """
 
     def give(flow: Callable[..., R]) -> Callable[P, R]:
@@ -36,11 +39,12 @@ def parameters_of(form: Callable[P, Form]) -> Callable[[Callable[..., R]], Calla
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    if field.is_required():
-        return inspect.Parameter(name, kind, annotation=field.annotation)
     hint: Any = field.annotation
     if name in GROUPS:
         return inspect.Parameter(name, kind, default=None, annotation=hint | None)
+    hint = Annotated[hint, BeforeValidator(path_as_text)]
+    if field.is_required():
+        return inspect.Parameter(name, kind, annotation=hint)
     default = field.get_default(call_default_factory=True)
     return inspect.Parameter(name, kind, default=default, annotation=hint)
 

@@ -5,14 +5,12 @@ A new option of a group is a field here: dray/job/options/request.py says what f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from dray.job.options.plain import path_as_text, plain
 from dray.job.options.replica_range import read_range
 from dray.kinds import KindName, kind_named
 from dray.storage.files import absolute
@@ -26,33 +24,6 @@ def _numbered(schema: dict[str, Any]) -> None:
     """Each field says its position: a server on PostgreSQL gives the fields of a schema in another order."""
     for position, field in enumerate(schema["properties"].values()):
         field["position"] = position
-
-
-def _refuse_unwritable(value: Any) -> None:
-    """Refuse what a store cannot keep as a part of the job, or would keep as something else.
-
-    orjson writes ``null`` for a number that is not finite. PostgreSQL keeps no NUL in its JSON.
-    """
-    try:
-        orjson.dumps(value, default=str)
-    except TypeError as error:  # its words quote no value
-        advice = "give texts in UTF-8, numbers of 64 bits at most, and fewer levels"
-        raise ValueError(f"it cannot be written as JSON ({error}); {advice}") from None
-    for part in _parts(value):
-        if isinstance(part, str) and "\0" in part:
-            raise ValueError("a text has a NUL character, which PostgreSQL does not keep; remove it")
-        if isinstance(part, float) and not isfinite(part):
-            raise ValueError("a number is not finite, and JSON has no such number; give another one")
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    """The value, and all that it holds, names too."""
-    yield value
-    if isinstance(value, Mapping):
-        value = [*value, *value.values()]
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from _parts(part)
 
 
 def refuse_empty(value: Any) -> Any:
@@ -72,12 +43,15 @@ class Form(BaseModel):
         json_schema_extra=_numbered,
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _takes_paths(cls, value: Any) -> Any:
+        return path_as_text(value)
+
     @field_validator("*")
     @classmethod
     def _can_be_kept(cls, value: Any) -> Any:
-        if not isinstance(value, BaseModel):  # a group has judged its own fields
-            _refuse_unwritable(value)
-        return value
+        return value if isinstance(value, BaseModel) else plain(value)  # a group has judged its own fields
 
 
 class RowOptions(Form):

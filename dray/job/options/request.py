@@ -72,7 +72,8 @@ class Request(Form):
         spelled = spelled or parameter
         for name in _PLACES:
             place = given.get(name)
-            if "" in (place if isinstance(place, list) else [place]):
+            places = place if isinstance(place, list) else [place]
+            if any(isinstance(one, str) and not one for one in places):
                 raise ConfigError(
                     f"{spelled((name,))} is empty: name a path or an address (. is this folder)"
                 )
@@ -285,13 +286,16 @@ def _with_field(group: str, form: Form | Mapping[str, Any], name: str, value: An
 
 def explained(error: ValidationError, spelled: Callable[[tuple[str, ...]], str]) -> str:
     """Which fields cannot be so, and why, without a text that was given."""
-    problems = {}
+    problems: dict[str, list[str]] = {}
     for problem in error.errors(include_url=False):
         path = tuple(map(str, problem["loc"]))
         field = spelled(path[:2] if path[0] in GROUPS else path[:1])
         given = f" {problem['input']}" if isinstance(problem["input"], int | float) else ""
-        problems[field] = f"{field}{given}: {problem['msg'].removeprefix('Value error, ')}"
-    return "; ".join(problems.values())
+        told = problems.setdefault(field, [f"{field}{given}"])
+        message = problem["msg"].removeprefix("Value error, ")
+        if message not in told:
+            told.append(message)
+    return "; ".join(f"{told[0]}: {', or: '.join(told[1:])}" for told in problems.values())
 
 
 def anchored_input(given: str | list[str], query: str | None) -> str | list[str]:
