@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,13 +15,14 @@ from dray.job.ending.result import JobResult
 from dray.job.options.dated import dated
 from dray.kinds import output_columns
 from dray.requests.reading.frames import frame_to_source
-from dray.storage.files import check_writable, local_path
+from dray.requests.row_shape import refuse_same
+from dray.storage.files import absolute, check_writable, local_path
 from dray.storage.folders import WORK, refuse_foreign
 from dray.storage.layout import published_names
 from dray.storage.objects import is_object
 from dray.storage.retiring import remove_folder
 from flows.batch_inference import batch_inference
-from flows.parameters import EngineOptions, RowOptions, SamplingOptions
+from flows.parameters import EngineOptions, JobRequest, RowOptions, SamplingOptions
 
 if TYPE_CHECKING:
     import pandas
@@ -60,35 +62,50 @@ def batch_inference_frame(
         InputError: rows that cannot be requests.
         DrayError: the job did not finish; its finished rows are kept.
     """
-    output = dated(output, datetime.now(UTC))
-    if is_object(output):
-        raise ConfigError(f"output {output} is an object store; a DataFrame's job needs a local folder")
+    request = JobRequest.of(
+        input=_FRAMES,  # until there is a file
+        model=model,
+        output=output,
+        job_id=job_id,
+        rows=rows,
+        sampling=sampling,
+        engine=engine,
+        store=store,
+        cluster=cluster,
+        format="parquet",
+        overwrite=overwrite,
+    )
+    place = _local(dated(request.output, datetime.now(UTC)))
 
     def check() -> None:
-        check_writable(output)
+        check_writable(place)
         if not overwrite:
-            refuse_foreign(output, None, published_names())
+            refuse_foreign(place, None, published_names())
 
-    folder = local_path(output) / WORK / _FRAMES
-    source = frame_to_source(frame, folder, rows.shape(), before_writing=check)
-    with _rows_named(frame, source.inputs[0]):
-        result = batch_inference(
-            input=source.inputs[0],
-            model=model,
-            output=output,
-            job_id=job_id,
-            rows=rows,
-            sampling=sampling or SamplingOptions(),
-            engine=engine or EngineOptions(),
-            store=store,
-            cluster=cluster,
-            format="parquet",
-            overwrite=overwrite,
-        )
+    shape = request.rows.shape()
+    _refuse_clash(shape.keep_columns)
+    source = frame_to_source(frame, local_path(place) / WORK / _FRAMES, shape, before_writing=check)
+    file = source.inputs[0]
+    with _rows_named(frame, file):
+        result = batch_inference(**dict(request) | {"input": file, "output": place})
     assert isinstance(result, JobResult)  # a job that was cancelled raises instead
     if overwrite:
-        _remove_others(local_path(source.inputs[0]).parent)
-    return _in_order(frame, result)
+        _remove_others(local_path(file).parent)
+    return _told(_in_order(frame, result), frame, file)
+
+
+def _local(output: str) -> str:
+    if is_object(output):
+        raise ConfigError(f"output {output} is an object store; a DataFrame's job needs a local folder")
+    return absolute(output)
+
+
+def _refuse_clash(columns: Sequence[str]) -> None:
+    """Refuse kept columns that would have one name in the result."""
+    if columns:
+        from dray.requests.outputs.parquet import names_beside
+
+        refuse_same(columns, [_KEPT.get(name, name) for name in names_beside(columns)], "the result")
 
 
 @contextmanager
@@ -97,16 +114,35 @@ def _rows_named(frame: pandas.DataFrame, file: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        problems = [_in_frame(one, frame) if one.file == file else one for one in error.problems]
+        problems = [_problem(one, frame, file) for one in error.problems]
         raise InputError(problems, total=error.total, advice=error.advice) from None
 
 
-def _in_frame(problem: Problem, frame: pandas.DataFrame) -> Problem:
-    row = problem.line
-    place = "the frame"
-    if row is not None and row <= len(frame):
-        place = f"row {row} of the frame (index {str(frame.index[row - 1])[:_LABEL_SHOWN]})"
-    return replace(problem, file=place, line=None)
+def _problem(problem: Problem, frame: pandas.DataFrame, file: str) -> Problem:
+    problem = replace(problem, message=_in_frame(problem.message, frame, file))
+    if problem.file != file:
+        return problem
+    return replace(problem, file=_place(frame, problem.line), line=None)
+
+
+def _told(answers: pandas.DataFrame, frame: pandas.DataFrame, file: str) -> pandas.DataFrame:
+    """The answers, whose error messages name the frame's rows, too."""
+    failed = answers["error_message"].notna()
+    told = [_in_frame(text, frame, file) for text in answers.loc[failed, "error_message"]]
+    answers.loc[failed, "error_message"] = told
+    return answers
+
+
+def _in_frame(text: str, frame: pandas.DataFrame, file: str) -> str:
+    """``text`` with rows of the frame in place of lines of its file."""
+    lines = rf"{re.escape(file)}(?::(\d+))?"
+    return re.sub(lines, lambda found: _place(frame, int(found[1]) if found[1] else None), text)
+
+
+def _place(frame: pandas.DataFrame, row: int | None) -> str:
+    if row is None or row > len(frame):
+        return "the frame"
+    return f"row {row} of the frame (index {str(frame.index[row - 1])[:_LABEL_SHOWN]})"
 
 
 def _remove_others(kept: Path) -> None:

@@ -86,11 +86,15 @@ def _check_kept(columns: Sequence[str]) -> None:
         return
     from dray.requests.outputs.parquet import names_beside  # pyarrow, before the first line of a run
 
-    names = names_beside(columns)
+    refuse_same(columns, names_beside(columns), "Parquet")
+
+
+def refuse_same(columns: Sequence[str], names: Sequence[str], where: str) -> None:
+    """Refuse kept columns of which two have one of the ``names`` in a table; ConfigError says which."""
     for name, column in zip(names, columns, strict=True):
         if names.count(name) > 1:
             raise ConfigError(
-                f"keep columns: {column!r} would be {name!r} in Parquet, and so would another one; rename it"
+                f"keep columns: {column!r} would be {name!r} in {where}, and so would another one; rename it"
             )
 
 

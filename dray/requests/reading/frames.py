@@ -39,8 +39,10 @@ def frame_to_source(
     there is a new one, and may raise. Columns that no row is made of may hold what Parquet does not.
 
     Raises:
-        ConfigError: the options do not go together, or a column cannot be stored; names it.
+        ConfigError: it is no DataFrame of pandas, the options do not go together, or a column cannot be
+            stored; names it.
     """
+    _refuse_others(frame)
     check_fields(shape)
     names = [str(name) for name in frame.columns]
     if not (shape.is_open and shape.kind.conversation is not None and not set(COLUMNS).isdisjoint(names)):
@@ -48,6 +50,20 @@ def frame_to_source(
     _refuse_index(frame, names, shape)
     path = _kept(_stored(frame, shape), directory, before_writing)
     return Rows(inputs=(str(path),), format="parquet", shape=shape)
+
+
+def _refuse_others(frame: object) -> None:
+    import pandas
+
+    if isinstance(frame, pandas.DataFrame):
+        return
+    kind = type(frame)
+    advice = "give one"
+    if hasattr(frame, "to_pandas"):  # of polars or Arrow
+        advice = "give frame.to_pandas()"
+    elif isinstance(frame, pandas.Series):
+        advice = "give frame.to_frame()"
+    raise ConfigError(f"the frame is a {kind.__module__}.{kind.__qualname__}, no pandas.DataFrame; {advice}")
 
 
 def _refuse_index(frame: pandas.DataFrame, names: Collection[str], shape: RowShape) -> None:

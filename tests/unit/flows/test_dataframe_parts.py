@@ -9,14 +9,15 @@ from typing import Any
 import pandas
 import pytest
 
-from dray.errors import ConfigError
+import flows.dataframe
+from dray.errors import ConfigError, InputError, Problem
 from dray.kinds import output_columns
 from dray.requests.model import Outcome
 from dray.requests.outputs.files import write_outputs
 from dray.requests.outputs.kept import Kept, KeptColumn
 from dray.requests.outputs.parquet import ERRORS_SCHEMA, output_schema
 from flows.dataframe import _in_order, _read, _remove_others, batch_inference_frame
-from flows.parameters import RowOptions
+from flows.parameters import JobRequest, RowOptions
 
 pytestmark = pytest.mark.unit
 
@@ -63,6 +64,83 @@ def test_kept_ids_and_flags_with_a_null_among_them_are_what_they_were(
     assert frame["seen"].dropna().to_dict() == {0: True, 2: False}
     assert frame["score"].dtype == "float64"
     assert "day" not in frame
+
+
+class OfPolars:
+    """A frame of another library."""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        raise AssertionError
+
+
+FRAME = pandas.DataFrame({"text": ["a", "a"], "error_code": ["b", "b"], "row_error_code": ["c", "c"]})
+KEPT: dict[str, Any] = {"prompt_column": "text", "keep_columns": ["error_code", "row_error_code"]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"frame": OfPolars()}, r"the frame is a .*\.OfPolars, .*; give frame\.to_pandas\(\)$"),
+        ({"frame": FRAME["text"]}, r"the frame is a pandas\.Series, .*; give frame\.to_frame\(\)$"),
+        ({"frame": [{"text": "a"}]}, r"the frame is a builtins\.list, no pandas\.DataFrame; give one$"),
+        ({"output": None}, "output: Input should be a valid string"),
+        ({"output": ""}, "output is empty"),
+        ({"output": "s3:/bucket/out"}, "did you mean s3://bucket/out"),
+        ({"output": "s3://bucket/out"}, "a DataFrame's job needs a local folder"),
+        ({"model": 5}, "model 5: Input should be a valid string"),
+        ({"rows": {"prompt_colum": "text"}}, r"rows\.prompt_colum: Extra inputs"),
+        ({"rows": 5}, "rows 5: Input should be a valid dictionary"),
+        ({"sampling": {"extra": {"a": {1}}}}, r"sampling\.extra: a is of the type set"),
+        ({"engine": {"name": "other"}}, r"engine\.name: Input should be 'vllm'"),
+        ({"rows": RowOptions(**KEPT)}, "'error_code' would be 'row_error_code' in the result, and so would"),
+        ({"rows": KEPT | {"keep_columns": ["row_error_message", "error_message"]}}, "'row_error_message'"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flows.dataframe, "batch_inference", lambda **_: pytest.fail("it runs"))
+    given: dict[str, Any] = {"frame": FRAME, "model": "m", "output": "out", "rows": {"prompt_column": "text"}}
+    with pytest.raises(ConfigError, match=told):
+        batch_inference_frame(**given | wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def refusing(**given: Any) -> None:
+    """The flow, whose job finds a problem in each of two rows, and one elsewhere."""
+    file = JobRequest.of(**given).anchored().input
+    assert isinstance(file, str)
+    assert Path(file).is_file()
+    told = f"{file}:1 has the same id"
+    raise InputError(
+        [
+            Problem("missing_value", "it is empty", file, 2, "text"),
+            Problem("duplicate_custom_id", told, file, 2, "custom_id"),
+            Problem("empty_input", "the input holds no row", file),
+            Problem("image_missing", "no such file", "/images/a.png", 2),
+        ]
+    )
+
+
+@pytest.mark.parametrize("output", ["out", Path("out"), "/{tmp}/out"])
+def test_problems_name_rows_of_the_frame_wherever_its_file_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str | Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flows.dataframe, "batch_inference", refusing)
+    model: Any = tmp_path / "m"
+    place: Any = output if isinstance(output, Path) else output.replace("/{tmp}", str(tmp_path))
+    rows: Any = {"prompt_column": "text"}
+    frame = FRAME.set_axis(["k1", "k2"], axis="index")
+    with pytest.raises(InputError) as refused:
+        batch_inference_frame(frame, model=model, output=place, rows=rows)
+    assert str(refused.value).splitlines() == [
+        "row 2 of the frame (index k2) [text]: it is empty",
+        "row 2 of the frame (index k2) [custom_id]: row 1 of the frame (index k1) has the same id",
+        "the frame: the input holds no row",
+        "/images/a.png:2: no such file",
+    ]
 
 
 @pytest.mark.parametrize("there", [".dray/owner.json", "output.parquet"])
