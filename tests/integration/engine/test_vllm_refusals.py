@@ -15,7 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dray.engine.protocol import EngineSpec
+from dray.engine.simulated import SimulatedEngine
+from dray.errors import RequestRefused
 from dray.kinds import Kind
+from dray.requests.model import Request
 from tests.support.engines import CONTEXT, Runner
 
 pytestmark = pytest.mark.integration
@@ -349,6 +353,18 @@ def test_messages_name_the_field_and_not_pydantics_types() -> None:
         refusal = refusal_of(caught.value, body)
         assert refusal.message.startswith(f"{field}: "), refusal.message
         assert refusal.param == field.split(".")[0]
+    for length in (3, 3.0, 3.5):  # the simulated engine takes the same
+        plain = SimulatedEngine(EngineSpec(name="simulated", model="m", kind=Kind.CHAT, arguments={}))
+        request = Request(index=0, custom_id="a", url=Kind.CHAT.url, body=chat(max_tokens=length))
+        if length == 3:
+            assert ChatCompletionRequest.model_validate(request.body).max_tokens == 3
+            plain.submit(0, request)
+            assert plain.step()[0][1].completion_tokens == 3
+            continue
+        with pytest.raises(ValidationError, match="max_tokens"):
+            ChatCompletionRequest.model_validate(request.body)
+        with pytest.raises(RequestRefused, match="max_tokens"):
+            plain.submit(0, request)
 
 
 def call_with(arguments: Any) -> dict[str, Any]:

@@ -93,6 +93,15 @@ def test_a_response_has_the_length_that_it_asks_for() -> None:
         target.submit(1, Request(index=0, custom_id="a", url=Kind.RESPONSE.url, body={"instructions": "a"}))
 
 
+def test_a_length_may_be_a_float_without_a_fraction() -> None:
+    target = engine()
+    target.submit(0, row(0, max_tokens=3.0))
+    assert finish(target, 1)[0][1].completion_tokens == 3
+    for wrong in (3.5, -1.0, "many", True, [3]):
+        with pytest.raises(RequestRefused, match="max_tokens must be a whole number"):
+            target.submit(1, row(1, max_tokens=wrong))
+
+
 def test_rankings_are_as_long_as_is_asked_for() -> None:
     target = engine(Kind.RERANK)
     url = Kind.RERANK.url
