@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import Connection, create_engine, inspect, text
 
 import dray.store
 from dray.errors import ConfigError, StoreFatalError
@@ -207,6 +208,43 @@ def test_an_older_store_that_cannot_be_read_is_upgraded_by_who_writes(url: str) 
     with open_store(url, create=False, upgrade=True) as store:
         assert store.list_jobs() == []
     assert revision_of(url) == REVISION
+
+
+def test_positions_of_an_older_jobs_shards_are_found_however_many_there_are(url: str) -> None:
+    """A split shard begins where its first part does, and a part may be split again."""
+    made_by_older(url, "0005")
+    whole = [(number, "completed", None, 3, 10 * number) for number in range(4000)]
+    split = [
+        (0, "completed", None, 4, 0), (1, "split", None, 8, 40), (2, "pending", None, 2, 120),
+        (3, "split", 1, 5, 40), (4, "completed", 1, 3, 90), (5, "pending", 3, 1, 40),
+        (6, "pending", 3, 4, 50),
+    ]  # fmt: skip
+    engine = create_engine(parse_url(url))
+    with engine.begin() as connection:
+        for key, shards in ((1, whole), (2, split)):
+            _old_job(connection, key, shards)
+    began = time.process_time()
+    open_store(url).close()
+    assert time.process_time() - began < 2
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT first_position FROM shards ORDER BY job_key, number")
+        assert list(found.scalars()) == [*range(0, 12000, 3), 0, 4, 12, 4, 9, 4, 5]
+    engine.dispose()
+
+
+def _old_job(connection: Connection, key: int, shards: Sequence[tuple[object, ...]]) -> None:
+    """One of revision 0005; of each shard its number, state, parent, rows and offset."""
+    job = (
+        "INSERT INTO jobs (job_key, job_id, state, cancel_requested, created_at, updated_at, fingerprint, "
+        "settings, summary, info) VALUES (:key, :id, 'paused', :no, 0, 0, '{}', '{}', '{}', '{}')"
+    )
+    connection.execute(text(job), {"key": key, "id": f"job {key}", "no": False})
+    shard = (
+        'INSERT INTO shards (job_key, number, state, parent, "rows", "offset", length, first_index, '
+        "last_index, uri) VALUES (:key, :number, :state, :parent, :rows, :offset, 10, 0, 0, 'spool')"
+    )
+    names = ("number", "state", "parent", "rows", "offset")
+    connection.execute(text(shard), [{"key": key, **dict(zip(names, one, strict=True))} for one in shards])
 
 
 def test_a_store_that_only_is_read_may_be_of_an_older_dray_and_read_only(tmp_path: Path) -> None:

@@ -10,16 +10,19 @@ down_revision = "0005"
 branch_labels = None
 depends_on = None
 
-# Shards that were not split hold each row of the spool once. One that was begins where its first part does.
+# Shards that were not split hold each row of the spool once. One that was begins where its first part does:
+# before both are the rows up to this offset, less those of the one that begins at it.
 _FIRST_POSITIONS = """
-    WITH parts AS (
-        SELECT job_key, "offset",
-            SUM("rows") OVER (PARTITION BY job_key ORDER BY "offset") - "rows" AS position
-        FROM shards WHERE state <> 'split'
+    WITH held AS (
+        SELECT job_key, number, "offset", CASE state WHEN 'split' THEN 0 ELSE "rows" END AS own FROM shards
+    ), begun AS (
+        SELECT job_key, number, SUM(own) OVER (PARTITION BY job_key ORDER BY "offset")
+            - SUM(own) OVER (PARTITION BY job_key, "offset") AS position
+        FROM held
     )
-    UPDATE shards SET first_position = parts.position FROM parts
-    WHERE parts.job_key = shards.job_key AND parts."offset" = shards."offset"
-"""
+    UPDATE shards SET first_position = begun.position FROM begun
+    WHERE begun.job_key = shards.job_key AND begun.number = shards.number
+"""  # by the key: by the offset, SQLite would compare each of a job's shards with all others
 
 
 def upgrade() -> None:
