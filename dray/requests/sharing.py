@@ -10,13 +10,14 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import IO, Literal, NamedTuple, Protocol, TypeVar
 
 import orjson
 
+from dray.errors import JobFailedError
 from dray.requests.duplicates import DigestIndex, Pairs
 from dray.requests.model import Outcome
 from dray.requests.pulse import Pulse
@@ -56,8 +57,8 @@ class Answer(NamedTuple):
 class Earlier(Protocol):
     """Answers of earlier jobs, each with a number below 2**62; of two with one key the lower is taken."""
 
-    def keyed(self) -> Iterator[tuple[int, bytes]]:
-        """All of them: number, and key of the request."""
+    def keyed(self, pulse: Pulse) -> Iterator[tuple[int, bytes]]:
+        """All of them: number, and key of the request. ``pulse`` hears of rows that are read for them."""
 
     def answers(self, numbers: Sequence[int]) -> Mapping[int, Answer | None]:
         """Some of them by number: the first one at least, and so many more as fit into memory.
@@ -116,6 +117,19 @@ class Shared:
         for page in _pages(self.reused_uri, batch, options):
             yield [_reused_outcome(line) for line in page]
 
+    def forget_answers(self, options: ObjectStoreOptions | None) -> None:
+        """Once the store has the outcomes: leave only what later jobs read, the rows' indexes and keys."""
+        if self.reused_uri is None:
+            return
+        # Where it fails, the file stays as it was: larger than need be.
+        with (
+            suppress(OSError, JobFailedError),
+            write_atomic(self.reused_uri, hashed=False, options=options) as file,
+        ):
+            for page in _pages(self.reused_uri, _BATCH_ROWS, options):
+                for line in page:
+                    file.write(b"%b,%b,null]\n" % tuple(line.split(b",", 2)[:2]))
+
 
 def share(
     spool: SpoolParts,
@@ -163,7 +177,7 @@ def _find(
     doubts: Counter[Doubt] = Counter()
     with DigestIndex() as index:
         if wanted.earlier is not None:
-            for number, key in wanted.earlier.keyed():
+            for number, key in wanted.earlier.keyed(pulse):
                 pulse.row()
                 index.add_digest(number, key)
         for line in _unsettled(spool.lines(), settled, pulse):

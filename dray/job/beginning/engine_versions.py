@@ -12,6 +12,9 @@ from dray.store import Job, Store
 VERSIONS = "engine_versions"
 """Where a job's ``info`` has the versions of all engines that it has had."""
 
+REUSED_VERSION = "reused_version"
+"""Where it has the version of those that gave the answers which it took from earlier jobs; None for none."""
+
 
 def version_here(engine: str) -> str | None:
     """The version that an engine of this machine has; None where none is installed."""
@@ -20,7 +23,8 @@ def version_here(engine: str) -> str | None:
 
 def versions_of(recorded: Job) -> frozenset[str]:
     """The versions that have answered rows of the job; empty where it ran before they were noted."""
-    return frozenset(recorded.info.get(VERSIONS, ()))
+    reused = recorded.info.get(REUSED_VERSION)
+    return frozenset([*recorded.info.get(VERSIONS, ()), *([] if reused is None else [reused])])
 
 
 class EngineVersions:

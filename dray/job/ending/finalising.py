@@ -60,7 +60,8 @@ def finalise_job(
         else:
             result = _publish(store, job, outcomes, timeline, replicas, state)
         # Of drivers that stood still while they took rows in.
-        remove_older(job, store.shards(job.job_id), kept_of(store.get_job(job.job_id)))
+        recorded = store.get_job(job.job_id)
+        remove_older(job, recorded, store.shards(job.job_id), kept_of(recorded))
         store.set_job_state(job.lease, state)
         reach(Point.FINALISE_AFTER)
     return result

@@ -68,8 +68,9 @@ def ingest_job(
             return _brought_along(store, job, known, say)
         if recorded.state is JobState.COMPLETED:  # which says to a driver that there is nothing to do
             store.set_job_state(job.lease, JobState.IN_PROGRESS)
-        remove_older(job, known)
-        ordering, sharing = Ordering.of(recorded, job.settings, replicas), sharing_of(store, job, recorded)
+        remove_older(job, recorded, known)
+        ordering = Ordering.of(recorded, job.settings, replicas)
+        sharing = sharing_of(store, job, recorded, say)
         ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say)
         notes = (
             note_on_names(settings.defaults, ingested.model_name),
@@ -97,7 +98,7 @@ def ingest_job(
         reach(Point.INGEST_PUBLISHED)
         shards = store.shards(job.job_id)
         if lost is not None:
-            remove_older(job, shards)  # the other parts of the spool that it was lost of
+            remove_older(job, recorded, shards)  # the other parts of the spool that it was lost of
         return shards
 
 
@@ -223,6 +224,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, noted: Mapping[str,
         reused=ingested.reused(),
         followers=ingested.followers(),
     )
+    ingested.shared.forget_answers(ingested.options)
 
 
 def _batch(job: OpenJob) -> int:

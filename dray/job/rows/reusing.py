@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +19,12 @@ from dray.errors import DrayError
 from dray.job.beginning.engine_versions import version_here, versions_of
 from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
+from dray.job.rows.spooling import REUSED_AT
 from dray.requests.media.medium import NAMED
+from dray.requests.pulse import Pulse
 from dray.requests.sameness import key_of
 from dray.requests.sharing import LINE_BYTES, REUSED, Answer, key_of_reused
-from dray.requests.spool.spool import decode, read_shard
+from dray.requests.spool.spool import decode, index_of, read_shard
 from dray.storage.files import exists, open_lines
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Job, Shard, ShardState, Store
@@ -60,10 +62,13 @@ class _Source:
 class EarlierAnswers:
     """The answers of the store's other jobs that a job may take. ``notes`` says why others are left out."""
 
-    def __init__(self, store: Store, job: OpenJob, recorded: Job) -> None:
+    def __init__(
+        self, store: Store, job: OpenJob, recorded: Job, say: Callable[[str], None] | None = None
+    ) -> None:
         self.notes: list[str] = []
         self._store = store
         self._options = job.settings.objects
+        self._say = say
         self._left: Counter[str] = Counter()
         found = [other for other in store.list_jobs(_MOST_JOBS) if other.job_id != job.job_id]
         self._sources = [
@@ -75,11 +80,15 @@ class EarlierAnswers:
         for why, jobs in self._left.items():
             self.notes.append(f"{plural(jobs, 'other job')} left out: {why}")
 
-    def keyed(self) -> Iterator[tuple[int, bytes]]:
+    def keyed(self, pulse: Pulse) -> Iterator[tuple[int, bytes]]:
         """The answers' numbers, and the keys of their requests. Spools that cannot be read are noted."""
+        if self._sources and self._say is not None:
+            rows = sum(source.job.total or 0 for source in self._sources)
+            jobs = plural(len(self._sources), "earlier job")
+            self._say(f"reading the requests of {jobs} ({plural(rows, 'row')}) for --reuse")
         for source in self._sources:
             try:
-                yield from self._keys_of(source)
+                yield from self._keys_of(source, pulse)
             except (DrayError, OSError) as error:
                 self.notes.append(
                     f"job {source.job.job_id}: its requests cannot be read ({type(error).__name__}), and its "
@@ -107,29 +116,37 @@ class EarlierAnswers:
             self._left[why] += 1
         return why is None
 
-    def _keys_of(self, source: _Source) -> Iterator[tuple[int, bytes]]:
+    def _keys_of(self, source: _Source, pulse: Pulse) -> Iterator[tuple[int, bytes]]:
         begin, settings = source.number << _INDEX_BITS, source.job.settings
         given = settings.get("model_name") or source.job.info.get("model_name")
         model = served_name(settings["engine"], settings["model"], given)
         shards = [one for one in self._store.shards(source.job.job_id) if one.state is not ShardState.SPLIT]
         for shard in shards:
+            if not shard.inherited + shard.done:
+                continue  # no row of it has an answer
             for lines in read_shard(
                 shard.uri, shard.offset, shard.length, chunk_rows=_ASKED_ROWS, options=self._options
             ):
-                requests = [decode(line) for line in lines if not NAMED.search(line)]  # files may change
-                indexes = [request.index for request in requests]
+                pulse.row()
+                indexes = [index_of(line) for line in lines]
                 answered = self._store.answered_indexes(source.job.job_id, indexes)
-                for request in requests:
-                    if request.index in answered:
-                        yield begin | request.index, key_of(request.url, request.body, model)
-        for index, key in _reused_keys(shards, self._options):
+                for index, line in zip(indexes, lines, strict=True):
+                    if index in answered and not NAMED.search(line):  # files may change
+                        request = decode(line)
+                        yield begin | index, key_of(request.url, request.body, model)
+        for index, key in _reused_keys(source.job, shards, self._options):
             yield begin | index, key
 
 
-def _reused_keys(shards: Sequence[Shard], options: ObjectStoreOptions | None) -> Iterator[tuple[int, bytes]]:
+def _reused_keys(
+    job: Job, shards: Sequence[Shard], options: ObjectStoreOptions | None
+) -> Iterator[tuple[int, bytes]]:
     """Rows that the job itself took from an earlier one: they are in no shard."""
-    for uri in dict.fromkeys(f"{_PART.sub('', shard.uri)}{REUSED}" for shard in shards):
-        if exists(uri, options=options):
+    uris: Iterable[str | None] = [job.info.get(REUSED_AT)]
+    if REUSED_AT not in job.info:  # of an earlier version of dray
+        uris = dict.fromkeys(f"{_PART.sub('', shard.uri)}{REUSED}" for shard in shards)
+    for uri in uris:
+        if uri is not None and exists(uri, options=options):
             for _, line in open_lines(uri, limit=LINE_BYTES, options=options):
                 assert line is not None, "no line is over the limit"
                 yield key_of_reused(line)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from dray.job.beginning.engine_versions import REUSED_VERSION, version_here
 from dray.job.open_job import OpenJob
 from dray.job.rows.reusing import TEMPLATE, EarlierAnswers, served_name, template_digest_of
+from dray.job.rows.spooling import REUSED_AT
 from dray.requests.ingest import Ingested
 from dray.requests.sameness import told_doubts
 from dray.requests.sharing import Sharing
@@ -24,12 +26,17 @@ def has_followers(recorded: Job) -> bool:
     return bool(recorded.info.get(SHARED, {}).get("followers"))
 
 
-def sharing_of(store: Store, job: OpenJob, recorded: Job) -> Sharing:
-    """What ingest is to share. A spool that is written again holds the rows that it held."""
+def sharing_of(
+    store: Store, job: OpenJob, recorded: Job, say: Callable[[str], None] | None = None
+) -> Sharing:
+    """What ingest is to share. A spool that is written again holds the rows that it held.
+
+    ``say`` hears how much is to be read of earlier jobs, before it is.
+    """
     settings, request = job.settings, job.settings.request
     model = served_name(settings.engine, settings.model, settings.defaults.model_name)
     if recorded.total is None:
-        earlier = EarlierAnswers(store, job, recorded) if request.reuse else None
+        earlier = EarlierAnswers(store, job, recorded, say) if request.reuse else None
         return Sharing(dedupe=request.dedupe, earlier=earlier, model=model)
     known = recorded.info.get(SHARED, {})
     settled = _Reused(store, job.job_id) if known.get("reused") else ()
@@ -57,6 +64,8 @@ def record_of(job: OpenJob, ingested: Ingested, sharing: Sharing) -> dict[str, A
     found = {"followers": shared.followers, "reused": shared.reused, "doubts": dict(shared.doubts)}
     return {
         TEMPLATE: template_digest_of(job.settings),
+        REUSED_AT: shared.reused_uri,
+        REUSED_VERSION: version_here(job.settings.engine) if shared.reused else None,  # that of its sources
         SHARED: {"dedupe": request.dedupe, "reuse": request.reuse, "notes": notes, **found},
     }
 

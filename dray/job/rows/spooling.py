@@ -32,6 +32,9 @@ DIGEST = "spool_sha256"
 Of several parts it is that of their digests, and ends in their bound: ``… in parts of 8589934592``.
 """
 
+REUSED_AT = "reused_at"
+"""Where it has the file that names the rows with an answer of an earlier job; None where there are none."""
+
 _IN_PARTS = re.compile(r" in parts of (\d+)")
 _ENDINGS = "|".join(map(re.escape, BESIDE))
 _NAME = re.compile(
@@ -94,10 +97,13 @@ def moved(shards: Iterable[Shard], ingested: Ingested) -> dict[str, str]:
     return dict(zip(before, (part.uri for part in ingested.parts), strict=True))
 
 
-def remove_older(job: OpenJob, shards: Sequence[Shard], kept: Kept | None = None) -> None:
-    """Remove what earlier drivers have written, but the spool that ``shards`` were cut from, and ``kept``."""
+def remove_older(job: OpenJob, recorded: Job, shards: Sequence[Shard], kept: Kept | None = None) -> None:
+    """Remove what earlier drivers have written, but the spool that ``shards`` were cut from, and ``kept``.
+
+    The file of reused rows stays, too: a spool that is written again has none, and later jobs read it.
+    """
     read = [shard.uri for shard in shards] + ([] if kept is None else [kept.uri])
-    _remove(job, set(range(1, job.lease.epoch)) - _epochs(job, read))
+    _remove(job, set(range(1, job.lease.epoch)) - _epochs(job, read), but=recorded.info.get(REUSED_AT))
 
 
 def remove_own(job: OpenJob, shards: Sequence[Shard] = ()) -> None:
@@ -127,13 +133,14 @@ def _epochs(job: OpenJob, uris: Iterable[str]) -> set[int]:
     return {int(found["epoch"]) for found in names if found is not None}
 
 
-def _remove(job: OpenJob, epochs: Collection[int]) -> None:
+def _remove(job: OpenJob, epochs: Collection[int], but: str | None = None) -> None:
     """Remove all that the drivers of these epochs have written, and end what they were uploading."""
     if not epochs:
         return
-    for name in _found(job, epochs):
+    for uri in (join(job.work, name) for name in _found(job, epochs)):
         with suppress(OSError):  # it is not there, or may not be removed: no shard task reads it
-            remove(join(job.work, name), options=job.settings.objects)
+            if uri != but:
+                remove(uri, options=job.settings.objects)
     uploads = unfinished(f"{job.work}/", job.settings.objects)
     end_unfinished([one for one in uploads if _is_of(epochs, one[0])], job.settings.objects)
 

@@ -7,13 +7,16 @@ import json
 import shlex
 import sqlite3
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dray.cli.app import run_app
 from dray.cli.jobs import export_failed
+from dray.driver.events import Event
 from dray.engine import simulated
 from dray.errors import ConfigError, JobFailedError
 from dray.job.deleting import delete_job
@@ -22,13 +25,16 @@ from dray.job.ending.failed_requests import FailedRequests, write_failed
 from dray.job.options.resolving import NoBlocks
 from dray.job.rows import reusing
 from dray.requests.ingest import ingest
-from dray.requests.model import FOLLOWED, REUSED
+from dray.requests.model import FOLLOWED, REUSED, Request
 from dray.requests.overflow import mark_of
+from dray.requests.pulse import Pulse
 from dray.requests.sources import source_of
+from dray.requests.spool.spool import decode
 from dray.storage import ObjectStoreOptions
 from dray.storage.files import exists
 from dray.store import JobState, Store, open_store, reading
 from tests.chaos import thread_job
+from tests.support.lanes import parts_on
 
 pytestmark = pytest.mark.unit
 
@@ -240,6 +246,49 @@ def test_a_job_that_took_its_answers_hands_them_on(jobs: Jobs) -> None:
     result = jobs.run("third", ["a", "b", "c"], reuse=True)
     assert (result["saved"]["reused"], result["counts"]["done"]) == (3, 3)
     assert jobs.store.get_job("third").state is JobState.COMPLETED
+
+
+def test_so_does_a_job_that_took_all_of_them(jobs: Jobs) -> None:
+    """It had no engine, and no shard that says where its spool was; a second driver wrote its files again."""
+    jobs.run("first", ["a", "b"])
+    for _ in range(2):
+        jobs.run("second", ["a", "b"], reuse=True)
+    assert jobs.store.get_job("second").epoch == 2
+    (kept,) = (jobs.folder / "second" / ".dray").rglob("*.reused")
+    assert b"choices" not in kept.read_bytes()
+    delete_job(jobs.store, "first")
+    result = jobs.run("third", ["a", "b"], reuse=True)
+    assert (result["saved"]["reused"], result["counts"]["done"]) == (2, 2)
+
+
+def test_only_answered_requests_are_read_of_earlier_jobs(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs.run("refused", [thread_job.REFUSED] * 3)
+    for spool in (jobs.folder / "refused" / ".dray").rglob("requests-*.jsonl"):
+        spool.unlink()  # it is not missed: no row of its shard has an answer
+    jobs.run("first", ["a", thread_job.REFUSED, "b", thread_job.REFUSED])
+    decoded: list[Request] = []
+    signs: list[int] = []
+    heard: list[Event] = []
+    real = Pulse.row
+    observers = [SimpleNamespace(hear=heard.append)]
+    monkeypatch.setattr(thread_job, "parts_on", partial(parts_on, observers=observers))
+    monkeypatch.setattr(reusing, "_ASKED_ROWS", 1)
+
+    def noted(line: bytes) -> Request:
+        decoded.append(decode(line))
+        return decoded[-1]
+
+    def sign(pulse: Pulse) -> None:
+        signs.append(len(decoded))
+        real(pulse)
+
+    monkeypatch.setattr(reusing, "decode", noted)
+    monkeypatch.setattr(Pulse, "row", sign)
+    result = jobs.run("second", ["b"], reuse=True)
+    assert (result["saved"]["reused"], jobs.shared("second")["notes"]) == (1, [])
+    assert [row.index for row in decoded] == [0, 2]
+    assert "ingest: reading the requests of 2 earlier jobs (7 rows) for --reuse" in [e.text for e in heard]
+    assert signs.count(1) == 3  # also for the refused row after the first one, and behind an answer
 
 
 def test_large_answers_of_two_jobs_are_taken_one_at_a_time(

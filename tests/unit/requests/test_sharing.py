@@ -17,6 +17,7 @@ from dray.requests import duplicates
 from dray.requests import sharing as module
 from dray.requests.duplicates import Pairs
 from dray.requests.ingest import Ingested, cut, ingest
+from dray.requests.pulse import Pulse
 from dray.requests.sameness import key_of
 from dray.requests.sharing import Answer, Dedupe, Sharing, key_of_reused
 from dray.requests.sources import RowDefaults, source_of
@@ -67,7 +68,7 @@ class Answers:
         self.gone = set(gone)
         self.most = most
 
-    def keyed(self) -> Iterator[tuple[int, bytes]]:
+    def keyed(self, pulse: Pulse) -> Iterator[tuple[int, bytes]]:
         for number, text in enumerate(self.texts):
             yield number, key_of(CHAT, body(text), NAMED)
 
@@ -135,7 +136,13 @@ def test_answers_of_earlier_jobs_are_taken_as_the_rows_own(tmp_path: Path) -> No
     ]
     assert {(row.prompt_tokens, row.completion_tokens) for row in page} == {(3, 4)}
     lines = Path(str(ingested.shared.reused_uri)).read_bytes().splitlines()
-    assert [key_of_reused(line) for line in lines] == [(n, key_of(CHAT, body("b"), NAMED)) for n in (1, 3)]
+    keys = [(n, key_of(CHAT, body("b"), NAMED)) for n in (1, 3)]
+    assert [key_of_reused(line) for line in lines] == keys
+    ingested.shared.forget_answers(None)  # twice, as where a driver died in the midst of it
+    ingested.shared.forget_answers(None)
+    lines = Path(str(ingested.shared.reused_uri)).read_bytes().splitlines()
+    assert [key_of_reused(line) for line in lines] == keys
+    assert all(b"sim" not in line and b"row" not in line for line in lines)
 
 
 def test_without_dedupe_only_earlier_answers_count(tmp_path: Path) -> None:
