@@ -45,15 +45,16 @@ def run_job(request: JobRequest, *, json: bool) -> int:
 
 @contextmanager
 def _pauses_noted() -> Iterator[None]:
-    """Errors that pause the job get a note on what goes on with it: :func:`output.explain` says it last."""
+    """Errors that pause the job say which command goes on with it, or :func:`output.explain` says it last."""
     try:
         yield
     except (JobPausedError, StoreError) as error:
         job = current_job.latest()
         if job is not None and not isinstance(error, FencedError):
-            resume = f"`dray resume {job.job_id}{store_option(job.settings.store_url)}` goes on"
+            resume = f"`dray resume {job.job_id}{store_option(job.settings.store_url)}`"
+            error.args = (str(error).replace("`dray resume JOB`", resume),)
             if resume not in str(error):
-                error.add_note(f"{resume}; finished rows are kept")
+                error.add_note(f"{resume} goes on; finished rows are kept")
         raise
 
 

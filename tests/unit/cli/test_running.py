@@ -114,6 +114,10 @@ def test_a_pause_ends_with_the_command_that_goes_on(
 
 def test_one_that_names_it_does_not_say_it_twice(job: OpenJob) -> None:
     resume = f"`dray resume {job.job_id}{store_option(job.settings.store_url)}` goes on"
+    with pytest.raises(JobPausedError) as paused, running._pauses_noted():
+        raise JobPausedError("free space there, then `dray resume JOB` goes on")
+    assert str(paused.value) == f"free space there, then {resume}"
+    assert not hasattr(paused.value, "__notes__")
     for error in (JobPausedError(f"suspended; {resume}"), FencedError("another driver has it")):
         with pytest.raises(DrayError) as raised, running._pauses_noted():
             raise error
