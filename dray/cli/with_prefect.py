@@ -22,6 +22,7 @@ from dray.job.options.request import JobRequest
 from dray.job.options.resolving import Blocks, NoBlocks
 from dray.job.options.spelling import called_by_options
 from dray.storage.addresses import without_secret
+from dray.temporary import TemporaryFolder
 
 _OF_SHARD_TASKS = ("tasks.ray_runner", "tasks.infer_shard")  # Prefect among them, for a second or two
 
@@ -69,18 +70,25 @@ def _the_flow() -> tuple[Any, Any, Any]:
 
 @contextmanager
 def _server() -> Iterator[PrefectServer | None]:
-    """Prefect's own server where none is configured; it boots while everything else is imported."""
+    """Prefect's own server where none is configured; it boots while everything else is imported.
+
+    Prefect writes each exception that ends a flow or a task to a file, whatever they say of results. Those
+    files go with the server: all later readers have the reason from dray's store.
+    """
     if configured():
         yield None
         return
     server = warm_server() or PrefectServer()
     server.start()
-    os.environ["PREFECT_API_URL"] = server.url
-    try:
-        yield server
-    finally:
-        server.stop()
-        os.environ.pop("PREFECT_API_URL", None)
+    with TemporaryFolder("dray-prefect-") as results:
+        told = {"PREFECT_API_URL": server.url, "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(results)}
+        os.environ.update(told)
+        try:
+            yield server
+        finally:
+            server.stop()
+            for name in told:
+                os.environ.pop(name, None)
 
 
 def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:

@@ -150,6 +150,22 @@ def test_bad_lines_are_all_named_before_any_engine_starts(tmp_path: Path) -> Non
 
 
 @pytest.mark.heavy
+def test_a_run_that_fails_leaves_no_exceptions_in_prefects_storage(tmp_path: Path) -> None:
+    """Nor in that of a home: ``PREFECT_HOME`` moves all but this folder."""
+    requests = write_requests(tmp_path / "bad.jsonl", 20_000)  # more than is looked at before the run
+    with requests.open("a") as file:
+        file.write("[]\n")
+    environment = {"HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path / "prefect")}
+    (tmp_path / "prefect").mkdir()
+    arguments = run_arguments(requests, tmp_path / "out")
+    ended = dray(tmp_path, *arguments, environment=environment, own_server=True)
+    assert (ended.code, ended.json["error"]["type"]) == (2, "InputError"), ended.stderr
+    assert "job: new" in ended.stderr or "job job: new" in ended.stderr
+    assert (tmp_path / "prefect/prefect.db").is_file()
+    assert not list(tmp_path.rglob("storage"))
+
+
+@pytest.mark.heavy
 def test_cancel_from_elsewhere_then_resume(
     undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dray.cli.doctor import _prefect_api
-from dray.cli.server import configured, configured_url, silence_of
-from dray.cli.with_prefect import _despite
+from dray.cli.server import PrefectServer, configured, configured_url, silence_of
+from dray.cli.with_prefect import _despite, _server
 from dray.errors import DrayError
 from dray.job import current_job
 
@@ -30,6 +31,15 @@ def _empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_configured() -> None:
     assert not configured()
+
+
+def test_what_prefect_writes_of_exceptions_goes_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrefectServer, "start", lambda server: None)
+    with _server():
+        results = Path(os.environ["PREFECT_RESULTS_LOCAL_STORAGE_PATH"])
+        (results / "exception").write_text("pickled")
+    assert not results.exists()
+    assert "PREFECT_RESULTS_LOCAL_STORAGE_PATH" not in os.environ
 
 
 def test_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
