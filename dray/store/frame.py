@@ -38,20 +38,20 @@ def frame_of(pages: Iterable[list[StoredOutcome]], kept: Kept | None) -> pd.Data
 
 
 def _kept_frame(kept: Kept, rows: list[tuple[Any, ...]], own: set[str]) -> pd.DataFrame:
-    """Named as in Parquet; and ``row_`` is before the names that the frame's ``own`` columns have, too."""
+    """Named as in Parquet; with ``row_`` before what is the name of a column already."""
     import pandas as pd
 
     from dray.requests.outputs.parquet import names_beside
 
-    names = names_beside([column.name for column in kept.columns])
-    return pd.DataFrame(
-        {
-            f"row_{name}" if name in own else name: pd.Series(
-                [cell(column, row[place]) for row in rows], dtype=_TYPES.get(column.type)
-            )
-            for place, (name, column) in enumerate(zip(names, kept.columns, strict=True))
-        }
-    )
+    taken, columns = set(own), {}
+    beside = names_beside([column.name for column in kept.columns])
+    for place, column in enumerate(kept.columns):
+        name = beside[place]
+        while name in taken or name in beside[place + 1 :]:
+            name = f"row_{name}"
+        taken.add(name)
+        columns[name] = pd.Series([cell(column, row[place]) for row in rows], dtype=_TYPES.get(column.type))
+    return pd.DataFrame(columns)
 
 
 def _text_of(response: bytes) -> str | None:

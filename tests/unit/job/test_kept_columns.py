@@ -160,8 +160,9 @@ def test_a_data_frame_of_the_store_has_them(
         {"q": "a", "text": "mine", "n": 2**53 + 1, "f": None, "b": True, "shard": "s", "j": [1]},
         {"q": "b", "text": None, "n": None, "f": 0.5, "b": None, "shard": "t", "j": "x"},
     ]
+    rows = [row | {"row_shard": number} for number, row in enumerate(rows, 3)]
     (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    kept = ["text", "n", "f", "b", "shard", "j"]
+    kept = ["text", "n", "f", "b", "shard", "row_shard", "j"]
     source = source_of(str(tmp_path / "in.jsonl"), prompt_column="q", keep_columns=kept)
     job = open_job(make_settings(source=source, shard_rows=10, job_id="job"))
     with open_store(job.settings.store_url, create=False) as store:
@@ -169,10 +170,10 @@ def test_a_data_frame_of_the_store_has_them(
         answer(job)
         frame = store.to_dataframe("job")
         assert list(frame["custom_id"]) == ["row-0", "row-1"]
-        found = frame[["row_text", "n", "f", "b", "row_shard", "j"]].astype(object)
+        found = frame[["row_text", "n", "f", "b", "row_row_shard", "row_shard", "j"]].astype(object)
         assert found.where(found.notna(), None).values.tolist() == [
-            ["mine", 2**53 + 1, None, True, "s", "[1]"],
-            [None, None, 0.5, None, "t", '"x"'],
+            ["mine", 2**53 + 1, None, True, "s", 3, "[1]"],
+            [None, None, 0.5, None, "t", 4, '"x"'],
         ]
         assert isinstance(frame["shard"].iloc[0], numpy.integer)
         alone = store.to_dataframe("job", kept=False)
