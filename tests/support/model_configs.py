@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.hybrid_configs import HYBRIDS
+
 _LLAMA = {
     "model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
     "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
@@ -130,4 +132,5 @@ CONFIGS = {
     "DeepSeek-V3": DEEPSEEK_V3,
     "gpt-oss-20b": GPT_OSS_20B,
     "gpt-oss-120b": GPT_OSS_120B,
+    **HYBRIDS,
 }

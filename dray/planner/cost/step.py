@@ -13,9 +13,9 @@ from dray.planner.catalogue import Device, Instance, Link, Network
 from dray.planner.cost.demand import Demand, Setting
 from dray.planner.models import KV_BYTES, ModelFacts, Part, Role
 
-_NORM_COPIES = 8
-"""Reads and writes of a hidden state per layer in two fused add-and-norm kernels: state and residual, in and
-out. Each rank of a tensor-parallel group does all of them. Counted in vLLM's Llama."""
+_NORM_COPIES = 4
+"""Reads and writes of a hidden state in the fused add-and-norm kernel before each mixer and MLP: state and
+residual, in and out. Each rank of a tensor-parallel group does all of them. Counted in vLLM's Llama."""
 _ROTARY_COPIES = 2
 _INTERMEDIATE_COPIES = 3
 """Of an MLP's width: the activation reads gate and up, and writes their product."""
@@ -126,34 +126,42 @@ def touched(model: ModelFacts, part: Part, tokens: float) -> float:
 
 
 def prefill_attention_seconds(replica: ModelledReplica, demand: Demand) -> float:
-    """T_attP of one request: causal attention of the tokens that the cache does not serve."""
+    """T_attP of one request: causal attention of the tokens that the cache does not serve, and states."""
     rate = replica.devices * replica.device.attention_rate(demand.input_tokens)
-    return sum(one.prefill_flops(demand.hit, demand.input_tokens) for one in replica.model.attention) / rate
+    flops = sum(one.prefill_flops(demand.hit, demand.input_tokens) for one in replica.model.attention)
+    each = sum(one.layers * one.operations for one in replica.model.recurrent)
+    return (flops + each * (demand.input_tokens - demand.hit)) / rate
 
 
 def decode_attention_seconds(replica: ModelledReplica, demand: Demand) -> float:
-    """T_attD of one token: read the mean context's cache, or compute with it where that takes longer."""
-    device, setting = replica.device, replica.setting
+    """T_attD of one token: read the mean context's cache, or compute with it where that takes longer.
+
+    A recurrent layer reads and writes the sequence's state, which takes longer than to compute with it.
+    """
+    device, setting, model = replica.device, replica.setting, replica.model
     seconds = 0.0
-    for one in replica.model.attention:
+    for one in model.attention:
         context = one.mean_kept(demand.input_tokens, demand.mean_total)
-        cache = context * one.layers * one.cached * KV_BYTES[setting.kv] * one.copies(setting.tensor_parallel)
-        compute = one.decode_flops(context) / device.attention_rate(context)
+        seen = one.mean_seen(demand.input_tokens, demand.mean_total)
+        cache = seen * one.cached * KV_BYTES[setting.kv] + context * one.index_bytes
+        cache *= one.layers * one.copies(setting.tensor_parallel)
+        compute = one.decode_flops(seen, context) / device.attention_rate(context)
         seconds += max(cache / device.kv_rate(setting.kv), compute)
-    return seconds / replica.devices
+    states = sum(one.bytes(model.dtype) for one in model.recurrent)
+    return (seconds + 2 * states / device.kv_rate("bf16")) / replica.devices
 
 
 def elementwise_seconds(replica: ModelledReplica) -> float:
     """Memory traffic of norms, rotary embedding and activation for one token, at the decode kernels' rate."""
     model = replica.model
-    norms = _NORM_COPIES * replica.setting.tensor_parallel
-    width = (norms + _ROTARY_COPIES) * model.hidden + _INTERMEDIATE_COPIES * model.intermediate
-    traffic = model.layers * width * _ACTIVATION_BYTES
+    norms = model.sublayers * _NORM_COPIES * replica.setting.tensor_parallel
+    width = _ROTARY_COPIES * model.hidden + _INTERMEDIATE_COPIES * model.intermediate
+    traffic = (norms * model.hidden + model.layers * width) * _ACTIVATION_BYTES
     return traffic / (replica.devices * replica.device.kv_rate("bf16"))
 
 
 def communication_seconds(replica: ModelledReplica, tokens: float, rounds: float) -> float:
-    """T_tp: two all-reduces of the hidden state per layer; between stages, the state once per token.
+    """T_tp: an all-reduce of the hidden state after each mixer and MLP; between stages, it goes on once.
 
     An all-reduce over several nodes is one in each of them, and one between them. Of the ways between stages
     the slowest one sets the pace: that between nodes, where there are several.
@@ -161,7 +169,7 @@ def communication_seconds(replica: ModelledReplica, tokens: float, rounds: float
     setting, link, network, model = replica.setting, replica.link, replica.network, replica.model
     stages, nodes = setting.pipeline_parallel, ceil(setting.tensor_parallel / setting.on_each)
     state = tokens * model.hidden * _ACTIVATION_BYTES / stages
-    reduces, seconds = 2 * model.layers, 0.0
+    reduces, seconds = model.sublayers, 0.0
     inside = setting.tensor_parallel // nodes
     if link is not None and inside > 1:
         seconds += reduces * (rounds / stages * link.latency + state / link.rate(inside))

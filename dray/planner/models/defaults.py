@@ -13,8 +13,8 @@ from typing import Any
 def _of(
     vocabulary: int,
     hidden: int,
-    width: int,
-    layers: int,
+    width: int | None,
+    layers: int | None,
     heads: int,
     kv_heads: int | None,
     positions: int,
@@ -32,6 +32,23 @@ def _of(
         **others,
     }
 
+
+_DELTA = {
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+_MAMBA = {
+    "mamba_n_heads": 128,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_head": "auto",
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_conv_bias": True,
+}
 
 # fmt: off
 DEFAULTS: dict[str, Mapping[str, Any]] = {
@@ -129,6 +146,82 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "nemotron": _of(256000, 6144, 24576, 32, 48, None, 4096),
     "starcoder2": _of(49152, 3072, 12288, 30, 24, 2, 4096, tie_word_embeddings=True),
     "phimoe": _of(32064, 4096, 6400, 32, 32, 8, 131072, num_local_experts=16, num_experts_per_tok=2),
+    "qwen3_next": _of(
+        151936, 2048, 5632, 48, 16, 2, 32768,
+        head_dim=256, full_attention_interval=4, **_DELTA, num_experts=512, num_experts_per_tok=10,
+        moe_intermediate_size=512, shared_expert_intermediate_size=512,
+    ),
+    "qwen3_5_text": _of(
+        248320, 4096, 12288, 32, 16, 4, 32768, head_dim=256, full_attention_interval=4, **_DELTA,
+    ),
+    "qwen3_5_moe_text": _of(
+        248320, 2048, None, 40, 16, 2, 32768,
+        head_dim=256, full_attention_interval=4, **_DELTA, num_experts=256, num_experts_per_tok=8,
+        moe_intermediate_size=512, shared_expert_intermediate_size=512,
+    ),
+    "gemma4_text": _of(
+        262144, 2304, 9216, 30, 8, 4, 131072,
+        head_dim=256, global_head_dim=512, tie_word_embeddings=True, sliding_window=512,
+        hidden_size_per_layer_input=256, vocab_size_per_layer_input=262144, enable_moe_block=False,
+    ),
+    "deepseek_v32": _of(
+        129280, 7168, 18432, 61, 128, 128, 163840,
+        n_routed_experts=256, num_experts_per_tok=8, moe_intermediate_size=2048, n_shared_experts=1,
+        first_k_dense_replace=3, kv_lora_rank=512, q_lora_rank=1536, qk_rope_head_dim=64,
+        qk_nope_head_dim=128, v_head_dim=128, index_topk=2048, index_head_dim=128, index_n_heads=64,
+    ),
+    "glm_moe_dsa": _of(
+        154880, 6144, 12288, 78, 64, 64, 202752,
+        n_routed_experts=256, num_experts_per_tok=8, moe_intermediate_size=2048, n_shared_experts=1,
+        first_k_dense_replace=3, kv_lora_rank=512, q_lora_rank=2048, qk_rope_head_dim=64,
+        qk_nope_head_dim=192, v_head_dim=256, index_topk=2048, index_head_dim=128, index_n_heads=32,
+    ),
+    "glm4_moe_lite": _of(
+        154880, 2048, 10240, 47, 20, 20, 202752,
+        n_routed_experts=64, num_experts_per_tok=4, moe_intermediate_size=1536, n_shared_experts=1,
+        first_k_dense_replace=1, kv_lora_rank=512, q_lora_rank=768, qk_rope_head_dim=64,
+        qk_nope_head_dim=192, v_head_dim=256,
+    ),
+    "kimi_linear": _of(
+        163840, 2304, 9216, 27, 32, 32, 1048576,
+        num_experts=256, num_experts_per_token=8, moe_intermediate_size=1024, num_shared_experts=1,
+        first_k_dense_replace=1, kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128,
+        v_head_dim=128, linear_num_heads=32, linear_head_dim=128, linear_conv_kernel_dim=4,
+    ),
+    "granitemoehybrid": _of(
+        32000, 4096, 11008, 32, 32, None, 2048,
+        num_local_experts=8, num_experts_per_tok=2, shared_intermediate_size=1024, **_MAMBA,
+    ),
+    "falcon_h1": _of(
+        128000, 4096, 14336, 32, 32, 8, 8192, mamba_d_ssm=1024, mamba_rms_norm=False, **_MAMBA,
+    ),
+    "nemotron_h": _of(
+        131072, 4096, 21504, None, 32, 8, 4096,
+        head_dim=128, layers_block_type=["linear_attention", "moe", "full_attention", "mlp"],
+        n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=7688,
+        moe_shared_expert_intermediate_size=7688, mamba_num_heads=128, mamba_head_dim=64, n_groups=8,
+        ssm_state_size=128, conv_kernel=4, use_conv_bias=True, mamba_ssm_cache_dtype="float32",
+    ),
+    "lfm2": _of(
+        65536, 2560, 12288, 32, 32, 8, 128000,
+        tie_word_embeddings=True, conv_L_cache=3, block_auto_adjust_ff_dim=True, block_multiple_of=256,
+        block_ffn_dim_multiplier=1.0,
+    ),
+    "lfm2_moe": _of(
+        65536, 2048, 7168, 32, 32, 8, 128000,
+        tie_word_embeddings=True, conv_L_cache=3, num_experts=32, num_experts_per_tok=4,
+        moe_intermediate_size=1792, num_dense_layers=2,
+    ),
+    "exaone_moe": _of(
+        102400, 4096, 16384, 32, 32, 32, 2048,
+        sliding_window=4096, num_experts=64, num_experts_per_tok=8, num_shared_experts=1,
+        moe_intermediate_size=1024, first_k_dense_replace=1,
+    ),
+    "hy_v3": _of(
+        120832, 4096, 13312, 80, 64, 8, 131072,
+        head_dim=128, num_experts=192, num_experts_per_tok=8, num_shared_experts=1,
+        moe_intermediate_size=1536, first_k_dense_replace=1,
+    ),
 }
 # fmt: on
 """Qwen's classes name a window that is not used unless a config says so."""

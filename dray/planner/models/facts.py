@@ -8,6 +8,7 @@ from math import ceil
 
 from dray.planner.models.attention import Attention
 from dray.planner.models.formats import FORMATS
+from dray.planner.models.recurrent import Recurrent
 
 
 class Role(StrEnum):
@@ -46,15 +47,17 @@ class Part:
 class ModelFacts:
     """A decoder, as its ``config.json`` describes it. Vision and audio towers are not counted.
 
-    ``intermediate`` is the width that each token passes through in the MLP of a mean layer, chosen experts
-    included. ``kv_format`` is the cache's own. ``widths`` are those of the MLPs that tensor parallelism
-    splits; each rank's share of one must be a multiple of ``block``. The engine takes requests of
-    ``max_length`` tokens; ``max_model_len`` may name up to ``most_length``.
+    ``sublayers``: mixers and MLPs; most layers have one of each. ``intermediate`` is the width that each
+    token passes through in the MLP of a mean layer, chosen experts included. ``dtype``: the number format
+    that it computes in, and keeps states in; ``kv_format`` is that of its KV cache. ``widths`` are those of
+    the MLPs that tensor parallelism splits; each rank's share of one must be a multiple of ``block``. The
+    engine takes requests of ``max_length`` tokens; ``max_model_len`` may name up to ``most_length``.
     """
 
     name: str
     family: str
     layers: int
+    sublayers: int
     hidden: int
     heads: int
     intermediate: float
@@ -63,9 +66,11 @@ class ModelFacts:
     most_length: int
     parts: tuple[Part, ...]
     attention: tuple[Attention, ...]
+    recurrent: tuple[Recurrent, ...] = ()
     experts: int = 0
     experts_per_token: int = 0
     format: str = "bf16"
+    dtype: str = "bf16"
     kv_format: str = "bf16"
     widths: tuple[int, ...] = ()
     block: int = 1
@@ -109,6 +114,7 @@ class ModelFacts:
         return replace(
             self,
             format="bf16" if self.format == "fp32" else self.format,
+            dtype="bf16",
             kv_format="bf16" if self.kv_format == "fp32" else self.kv_format,
             parts=tuple(changed(part) for part in self.parts),
         )

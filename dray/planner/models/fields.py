@@ -66,6 +66,15 @@ class Fields:
             raise self.error(f"the field {name!r} is not a list of strings")
         return tuple(value)
 
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """The list of whole numbers under this name; empty where it is not there."""
+        value = self.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(type(item) is int for item in value):
+            raise self.error(f"the field {name!r} is not a list of whole numbers")
+        return tuple(value)
+
     def error(self, what: str) -> ConfigError:
         """An error that names the file."""
         return ConfigError(f"{self.file}: {what}")

@@ -127,12 +127,12 @@ def test_a_model_of_the_hub_is_read_as_a_job_reads_it(large: str, monkeypatch: p
 def test_types_are_compared_for_the_usual_model_where_the_family_is_unknown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "nemotron_h"}')
+    (tmp_path / "config.json").write_text('{"model_type": "bamba"}')
     types = ("g6e.xlarge", "p5.4xlarge")
     with caplog.at_level("WARNING"):
         found = token_rates(cluster(model=str(tmp_path), instance_types=types), TODAY)
     assert found == token_rates(cluster(instance_types=types), TODAY)
-    assert f"{tmp_path}: the cost model does not know its family ('nemotron_h')" in caplog.text
+    assert f"{tmp_path}: the cost model does not know its family ('bamba')" in caplog.text
 
 
 def test_a_configuration_that_is_no_json_is_named(tmp_path: Path) -> None:

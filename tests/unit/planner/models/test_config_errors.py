@@ -11,6 +11,13 @@ from hypothesis import strategies as st
 
 from dray.errors import ConfigError
 from dray.planner.models import model_facts, read_model
+from tests.support.hybrid_configs import (
+    DEEPSEEK_V32,
+    GRANITE_4_H_SMALL,
+    KIMI_LINEAR,
+    NEMOTRON_3_NANO,
+    QWEN3_NEXT,
+)
 from tests.support.model_configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, QWEN3_30B_A3B
 
 pytestmark = pytest.mark.unit
@@ -71,8 +78,11 @@ JSON = st.recursive(
 @given(name=st.sampled_from(sorted(CONFIGS)), data=st.data())
 def test_any_value_in_any_field_is_read_or_refused(name: str, data: st.DataObject) -> None:
     config = dict(CONFIGS[name])
-    for field in data.draw(st.lists(st.sampled_from([*config, "sliding_window", "layer_types"]), max_size=3)):
-        config[field] = data.draw(JSON)
+    inner = config
+    if "text_config" in config:
+        inner = config["text_config"] = dict(config["text_config"])
+    for field in data.draw(st.lists(st.sampled_from([*inner, "sliding_window", "layer_types"]), max_size=3)):
+        inner[field] = data.draw(JSON)
     try:
         model = model_facts(config)
     except ConfigError as error:
@@ -80,7 +90,28 @@ def test_any_value_in_any_field_is_read_or_refused(name: str, data: st.DataObjec
     else:
         assert model.parameters > 0
         assert model.weight_bytes > 0
-        assert sum(one.layers * one.cached for one in model.attention) > 0
+        assert sum(one.layers * one.cached for one in model.attention) > 0 or model.recurrent
+
+
+@pytest.mark.parametrize(
+    ("config", "changed", "said"),
+    [
+        (NEMOTRON_3_NANO, {"hybrid_override_pattern": "MEX"}, "'hybrid_override_pattern' has a layer 'X'"),
+        (QWEN3_NEXT, {"layer_types": ["linear_attention"]}, "'layer_types' names 1 layers of 48"),
+        (LLAMA_8B, {"layer_types": ["mamba"] * 32}, "'layer_types' has layers that are unknown"),
+        (LLAMA_8B, {"layer_types": ["lightning"] * 32}, "'layer_types' has a layer 'lightning'"),
+        (GRANITE_4_H_SMALL, {"mamba_d_head": "auto", "mamba_n_heads": 100}, "'mamba_n_heads' is 100, which"),
+        (NEMOTRON_3_NANO, {"mamba_ssm_cache_dtype": "fp4"}, "'mamba_ssm_cache_dtype' is 'fp4'; known"),
+        (KIMI_LINEAR, {"mla_use_output_gate": True}, "'mla_use_output_gate' is there"),
+        (DEEPSEEK_V32, {"indexer_types": ["some"] * 61}, "'indexer_types' does not name each"),
+        (DEEPSEEK_V32, {"mlp_layer_types": ["dense"]}, "'mlp_layer_types' does not name each"),
+    ],
+)
+def test_layers_that_are_not_known_are_refused(
+    config: dict[str, Any], changed: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"config\.json: the field {said}"):
+        model_facts(config | changed)
 
 
 def test_more_heads_than_there_is_width_for_are_refused() -> None:

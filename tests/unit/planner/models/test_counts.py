@@ -28,6 +28,8 @@ SAFETENSORS = {
     "Qwen3-235B-A22B": 235_093_634_560,
     "gemma-2-9b": 9_241_705_984,
     "gemma-3-1b": 999_885_952,
+    "LFM2-1.2B": 1_170_340_608,
+    "Nemotron-3-Nano-30B-A3B": 31_577_940_288,
 }
 """Numbers of parameters that huggingface.co shows for the safetensors files of these repositories."""
 
@@ -37,9 +39,19 @@ CARDS = {
     "gpt-oss-20b": (20.91e9, 0.001),
     "gpt-oss-120b": (116.83e9, 0.0001),
     "gemma-3-27b": (1.416e9 + 25.600e9, 0.001),
+    "Qwen3-Next-80B-A3B": (80e9, 0.01),
+    "Qwen3.5-35B-A3B": (35e9, 0.02),
+    "Granite-4.0-H-Small": (32e9, 0.01),
+    "Granite-4.0-H-Micro": (3.2e9, 0.01),
+    "Kimi-Linear-48B-A3B": (49.1e9, 0.001),
+    "Falcon-H1-34B": (33.6e9, 0.002),
+    "Gemma-4-31B": (30.7e9, 0.001),
+    "Gemma-4-26B-A4B": (25.2e9, 0.002),
+    "DeepSeek-V3.2": (671.9e9, 0.001),
 }
 """Rounded in model cards and technical reports: Qwen3 (arXiv 2505.09388), DeepSeek-V3 (2412.19437), gpt-oss
-(2508.10925), Gemma 3 (2503.19786, embedding and other parameters without the vision encoder)."""
+(2508.10925), Gemma 3 (2503.19786, embedding and other parameters without the vision encoder). Kimi Linear
+and DeepSeek-V3.2 by huggingface.co's count, without layers that predict several tokens."""
 
 ACTIVE = {
     "Mixtral-8x7B-v0.1": (12.9e9, 0.02),
@@ -48,8 +60,14 @@ ACTIVE = {
     "DeepSeek-V3": (37e9, 0.02),
     "gpt-oss-20b": (3.61e9, 0.001),
     "gpt-oss-120b": (5.13e9, 0.001),
+    "Qwen3-Next-80B-A3B": (3.6e9, 0.02),
+    "Nemotron-3-Nano-30B-A3B": (3.2e9, 0.02),
+    "Granite-4.0-H-Small": (9e9, 0.03),
+    "Kimi-Linear-48B-A3B": (3.1e9, 0.02),
+    "Gemma-4-26B-A4B": (3.8e9, 0.01),
+    "Gemma-4-E2B": (2.3e9, 0.01),
 }
-"""Of the same reports. OpenAI leaves the input embedding out, as we do; the others count it."""
+"""Of the same reports. OpenAI and NVIDIA leave the input embedding out, as we do; the others count it."""
 
 
 def facts(name: str) -> ModelFacts:
@@ -93,6 +111,9 @@ def test_the_example_model_counts_as_its_file_does() -> None:
         ("Llama-3.1-8B", 131_072),
         ("Llama-3.1-70B", 327_680),
         ("DeepSeek-V3", 70_272),
+        ("Qwen3-Next-80B-A3B", 24_576),
+        ("Nemotron-3-Nano-30B-A3B", 6_144),
+        ("Kimi-Linear-48B-A3B", 8_064),
     ],
 )
 def test_bytes_of_the_cache_per_token(name: str, expected: int) -> None:
@@ -110,6 +131,9 @@ def test_bytes_of_the_cache_per_token(name: str, expected: int) -> None:
         ("gemma-3-1b", 4, 22),
         ("gemma-3-27b", 10, 52),
         ("gpt-oss-20b", 12, 12),
+        ("Gemma-4-31B", 10, 50),
+        ("Nemotron-3-Nano-30B-A3B", 6, 0),
+        ("Falcon-H1-34B", 72, 0),
     ],
 )
 def test_layers_with_a_window(name: str, full: int, windowed: int) -> None:

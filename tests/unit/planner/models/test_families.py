@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dray.errors import ConfigError
-from dray.planner.models import model_facts
+from dray.planner.models import Role, model_facts
 from dray.planner.models.families import FAMILIES
+from tests.support.hybrid_configs import LFM2_12B
 
 pytestmark = pytest.mark.unit
 
@@ -40,7 +40,37 @@ WHERE_NAMED = {
     "intermediate_size_mlp": 384,
     "shared_expert_intermediate_size": 192,
     "shared_intermediate_size": 192,
+    "moe_shared_expert_intermediate_size": 320,
 }
+MIXED = ["conv", "full_attention", "conv", "conv"] * 2
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((kind, {}) for kind in FAMILIES if kind != "lfm2_moe"),
+    ("lfm2_moe", {"layer_types": MIXED}),
+    ("lfm2", {"layer_types": MIXED, "block_ffn_dim_multiplier": 1.3}),
+    ("granitemoehybrid", {"layer_types": ["mamba", "attention", "mamba", "mamba"] * 2}),
+    ("granitemoehybrid", {"num_local_experts": 0}),
+    ("nemotron_h", {"hybrid_override_pattern": "MEM*-ME", "moe_latent_size": 64, "num_hidden_layers": 7}),
+    ("falcon_h1", {"mamba_rms_norm": True, "mamba_n_groups": 2}),
+    ("kimi_linear", {"q_lora_rank": 96, "linear_head_dim": 32, "linear_num_heads": 4}),
+    ("gemma4_text", {"num_kv_shared_layers": 3, "use_double_wide_mlp": True}),
+    (
+        "gemma4_text",
+        {
+            "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 2,
+            "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 128,
+        },
+    ),
+    ("glm_moe_dsa", {"index_topk_freq": 4}),
+    ("deepseek_v32", {"mlp_layer_types": ["dense", *["sparse"] * 7]}),
+]  # fmt: skip
+"""Kinds of layers that the defaults of a class do not have."""
+
+
+LEFT_OPEN: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "lfm2_moe": {"layer_types": MIXED * 4},
+}
+"""What the class of a family knows no default of."""
 
 
 def class_of(kind: str) -> Any:
@@ -53,31 +83,41 @@ def class_of(kind: str) -> Any:
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_config_may_leave_out_what_its_class_knows(kind: str) -> None:
     """As composite models are published: the text's config holds the differences from its class."""
-    said = {"num_experts_per_tok": 6} if kind == "deepseek_v2" else {}  # its class knows none
+    said = LEFT_OPEN.get(kind, {})
     whole = {**class_of(kind)(**said).to_dict(), "model_type": kind}
     bare = model_facts({"model_type": "llava", "text_config": {"model_type": kind, **said}})
     assert bare == model_facts(whole)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
-def test_parameters_are_those_of_the_class(kind: str) -> None:
-    """Within the norms and biases that are not worth a formula."""
+def role_of(name: str) -> Role:
+    """Of a parameter of a class."""
+    if "embed" in name and "norm" not in name:
+        return Role.EMBEDDING
+    return Role.EXPERTS if ".experts." in name else Role.BODY
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"), VARIANTS, ids=[f"{kind}-{'-'.join(more)}".rstrip("-") for kind, more in VARIANTS]
+)
+def test_parameters_are_those_of_the_class(kind: str, more: dict[str, Any]) -> None:
+    """By use, within the norms and biases that are not worth a formula."""
     torch, made = pytest.importorskip("torch"), class_of(kind)
     from transformers import AutoModel
 
     named = made(**TINY).to_dict()
     said = {name: value for name, value in WHERE_NAMED.items() if name in named}
     if FAMILIES[kind].latent:
-        said.pop("head_dim")
-    config = made(**TINY, **said)
+        said.pop("head_dim", None)
+    config = made(**TINY | said | more)
     with torch.device("meta"):
         model = AutoModel.from_config(config)
-    tied = getattr(config, "tie_word_embeddings", False)
-    head = 0 if tied else config.vocab_size * config.hidden_size
-    parameters = sum(one.numel() for one in model.parameters()) + head
-    assert model_facts({**config.to_dict(), "model_type": kind}).parameters == pytest.approx(
-        parameters, rel=0.005
-    )
+    counted: dict[Role, int] = {}
+    for name, one in model.named_parameters():
+        counted[role_of(name)] = counted.get(role_of(name), 0) + one.numel()
+    facts = model_facts({**config.to_dict(), "model_type": kind})
+    for role, parameters in counted.items():
+        ours = sum(part.parameters for part in facts.parts if part.role is role)
+        assert ours == pytest.approx(parameters, rel=0.005), role
 
 
 def test_a_name_in_the_file_counts_before_the_default_of_another() -> None:
@@ -138,11 +178,6 @@ def test_published_configs(config: dict[str, Any], billions: float) -> None:
     assert model_facts(config).parameters / 1e9 == pytest.approx(billions, rel=0.001)
 
 
-def test_a_hybrid_model_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"'nemotron_h' .* not known .* dray run needs no plan"):
-        model_facts({"model_type": "nemotron_h"})
-
-
 @pytest.mark.parametrize(
     ("kind", "windows"),
     [
@@ -153,6 +188,21 @@ def test_a_hybrid_model_is_refused_by_name() -> None:
 )
 def test_layers_with_a_window_or_chunks(kind: str, windows: dict[int | None, int]) -> None:
     assert {one.window: one.layers for one in model_facts({"model_type": kind}).attention} == windows
+
+
+def test_the_width_of_lfm2_is_that_of_its_own_field() -> None:
+    """As transformers reads it, whether the width is adjusted or not."""
+    both = LFM2_12B | {"intermediate_size": 999}
+    assert [model_facts(one).intermediate for one in (LFM2_12B, both)] == [8192, 8192]
+    assert model_facts(both | {"block_auto_adjust_ff_dim": False}).intermediate == 12288
+
+
+def test_a_list_of_layers_counts_before_a_pattern() -> None:
+    """As transformers takes them for Nemotron-H; both of its names for the list."""
+    pattern = {"model_type": "nemotron_h", "hybrid_override_pattern": "M*E", "num_hidden_layers": 52}
+    assert model_facts(pattern).layers == 3
+    for name in ("layers_block_type", "layer_types"):
+        assert model_facts(pattern | {name: ["mamba", "moe"]}).layers == 2
 
 
 def test_coheres_length_is_the_one_that_vllm_takes() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from dray.errors import ConfigError
 from dray.planner.models import ModelFacts, model_facts
+from tests.support.hybrid_configs import NEMOTRON_3_NANO, QWEN3_NEXT
 from tests.support.model_configs import DEEPSEEK_V3, GPT_OSS_20B, LLAMA_8B
 
 pytestmark = pytest.mark.unit
@@ -143,3 +144,24 @@ def test_the_cache_has_the_format_that_the_checkpoint_asks_for(said: dict[str, A
 def test_what_is_not_understood_is_refused_by_name(said: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=f"config.json: .*{named}"):
         quantized(said)
+
+
+@pytest.mark.parametrize(
+    ("config", "ignored", "part", "share"),
+    [
+        (QWEN3_NEXT, ["re:.*linear_attn.*", "lm_head"], "recurrent", 0),
+        (QWEN3_NEXT, ["re:.*linear_attn.*", "lm_head"], "self_attn", 1),
+        (NEMOTRON_3_NANO, ["backbone.layers.0.mixer", "backbone.layers.5.mixer"], "recurrent", 22 / 23),
+        (NEMOTRON_3_NANO, ["backbone.layers.0.mixer", "backbone.layers.5.mixer"], "self_attn", 5 / 6),
+        (NEMOTRON_3_NANO, ["backbone.layers.0.mixer", "backbone.layers.5.mixer"], "experts", 1),
+    ],
+)
+def test_layers_that_are_left_as_they_were_are_found_by_what_they_are(
+    config: dict[str, Any], ignored: list[str], part: str, share: float
+) -> None:
+    quantized = {"quant_method": "compressed-tensors", "config_groups": {"g": FP8_GROUP}, "ignore": ignored}
+    pieces = [
+        one for one in model_facts(config | {"quantization_config": quantized}).parts if one.name == part
+    ]
+    fp8 = sum(one.parameters for one in pieces if one.format == "fp8")
+    assert fp8 / sum(one.parameters for one in pieces) == pytest.approx(share, abs=1e-6)
