@@ -9,7 +9,7 @@ from dray.planner.catalogue import Instance
 from dray.planner.cost.choices import Refusal, refusal, settings, without_split
 from dray.planner.cost.demand import Demand, Setting
 from dray.planner.cost.limits import PlanLimits
-from dray.planner.cost.memory import length_that_fits
+from dray.planner.cost.memory import in_blocks, length_that_fits
 from dray.planner.models import ModelFacts
 
 _MARGIN = 1.5
@@ -19,13 +19,17 @@ _STEP = 1024
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A configuration that can run the job."""
+    """A configuration that can run the job. ``demand`` is that of the job, but for what its cache serves.
+
+    ``shared``: the share of the input that a prefix cache without blocks would serve.
+    """
 
     instance: Instance
     model: ModelFacts
     setting: Setting
     demand: Demand
     limits: PlanLimits
+    shared: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +77,12 @@ def _over(nodes: int, instance: Instance, model: ModelFacts, demand: Demand, lim
     refusals: list[Refusal] = []
     for setting in settings(instance, own, limits, nodes):
         facts = own.in_format(setting.weights)
-        problem = refusal(instance, facts, setting, needed)
+        problem = refusal(instance, facts, setting, in_blocks(facts, setting, needed))
         if problem is None:
-            length = limits.max_model_len or _length(instance, facts, setting, demand)
-            cases.append(Case(instance, facts, replace(setting, max_model_len=length), demand, limits))
+            served = in_blocks(facts, setting, demand)
+            length = limits.max_model_len or _length(instance, facts, setting, served)
+            ready = replace(setting, max_model_len=length)
+            cases.append(Case(instance, facts, ready, served, limits, demand.hit_share))
         else:
             refusals.append(problem)
     if not cases and not refusals:

@@ -112,6 +112,9 @@ def _unequal(model: ModelFacts, ranks: int) -> str | None:
     for heads in {one.kv_heads for one in model.attention}:
         if heads % ranks and ranks % heads:
             return f"{heads} key and value heads cannot be split over {ranks} devices."
+    for heads in {heads for one in model.recurrent for heads in one.heads}:
+        if heads % ranks:
+            return f"{heads} heads of a recurrent layer's state cannot be split over {ranks} devices."
     for width in model.widths:
         if width % (ranks * model.block):
             blocks = f" in blocks of {model.block}" if model.block > 1 else ""

@@ -13,7 +13,7 @@ from dray.planner.cost.choices import Refusal, tunings
 from dray.planner.cost.demand import Demand
 from dray.planner.cost.efficiency import DOUBT_FACTOR, NODES_FACTOR, PARALLEL_FACTOR, Phi, PhiFor, prior
 from dray.planner.cost.limits import SPOT, PlanLimits, allowed
-from dray.planner.cost.memory import batch_size
+from dray.planner.cost.memory import batch_size, block_tokens
 from dray.planner.cost.plan import Offer, Plan, Terms, aged, evaluate
 from dray.planner.cost.run_time import Rate, replica_rate, rows_of_replica
 from dray.planner.cost.step import ModelledReplica, replica_on
@@ -181,9 +181,18 @@ def _phi_of(case: Case, phi: PhiFor) -> Phi:
         share = share.widened(PARALLEL_FACTOR, "several devices in a replica")
     if case.setting.nodes > 1 and not share.of_split:
         share = share.widened(NODES_FACTOR, "several nodes in a replica")
+    if share.assumed and (unmeasured := _unmeasured(case.model)):
+        share = share.widened(DOUBT_FACTOR, f"{unmeasured}, of which no run was measured")
     if device.doubts and share.assumed:
         share = share.widened(DOUBT_FACTOR, "figures without a source")
     return share
+
+
+def _unmeasured(model: ModelFacts) -> str | None:
+    """What the model has that no run of dray's was measured with."""
+    if model.recurrent:
+        return "recurrent layers"
+    return "sparse attention" if any(one.chosen for one in model.attention) else None
 
 
 def _notes(case: Case) -> tuple[str, ...]:
@@ -203,6 +212,11 @@ def _notes(case: Case) -> tuple[str, ...]:
         notes.append(
             f"A replica does not hold a request of the model's {case.model.max_length:,} tokens, so its "
             f"engine starts with max_model_len={length}: requests without max_tokens end there."
+        )
+    if case.shared and (block := block_tokens(case.model, case.setting)) > 1:
+        notes.append(
+            f"{case.shared:.0%} of the input is shared, {case.demand.hit_share:.0%} is counted as served: "
+            f"vLLM serves prefixes of this model in blocks of {block:,} tokens, from the third request on."
         )
     if 0 < ram < case.model.weight_bytes:
         notes.append(
