@@ -1,6 +1,7 @@
 """Fields of the ``config.json`` of well-known models with recurrent layers, or attention of several kinds.
 
-As in ``model_configs.py``, they are those of the repositories on huggingface.co that the names are of.
+They are meant to be those of the repositories on huggingface.co that the names are of. Not each was held
+against its file: the tests rest on counts that come to the published ones.
 """
 
 from __future__ import annotations
