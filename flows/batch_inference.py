@@ -26,6 +26,7 @@ from dray.job.options.resolving import cluster_settings, job_settings
 from dray.job.options.spelling import as_parameters, in_parameters
 from dray.store import JobState, store_option
 from flows.naming import named, named_input
+from flows.own_server import with_own_server
 from flows.parameters import JobRequest, parameters_of
 from flows.resolving import PrefectBlocks
 from tasks.alone import alone
@@ -60,6 +61,7 @@ def _run_name() -> str:
     return f"{job} on {named(given['model'], 2)}"
 
 
+@with_own_server
 @flow(name="batch-inference", flow_run_name=_run_name, persist_result=False, validate_parameters=True)
 @parameters_of(JobRequest)
 def batch_inference(*values: Any, **options: Any) -> JobResult | State:

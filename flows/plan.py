@@ -12,6 +12,7 @@ from dray.job.options.spelling import in_parameters
 from dray.planning import JobPlan, PlanRequest, plan_job
 from dray.planning.wording import HEADER, markdown_of, table_of
 from flows.naming import named, named_input
+from flows.own_server import with_own_server
 from flows.parameters import parameters_of
 from flows.resolving import PrefectBlocks
 from tasks.page import artifact_key
@@ -26,6 +27,7 @@ def _run_name() -> str:
     return f"plan {named_input(given, 1)} on {named(given['model'], 1)}"
 
 
+@with_own_server
 @flow(name="plan", flow_run_name=_run_name, persist_result=False, validate_parameters=True)
 @parameters_of(PlanRequest)
 def plan(*values: Any, **options: Any) -> JobPlan:

@@ -27,18 +27,21 @@ from dray.storage.addresses import without_secret
 
 _GO = b"\n"
 _ASK_TIMEOUT = 3.0  # seconds for a server that is said to be there
-_START_TIMEOUT = 120.0  # seconds; the first start on a machine creates the database
+START_SECONDS = 120.0
+"""For a server to start: the first one on a machine creates the database."""
 
 
 class PrefectServer:
     """A Prefect server on a free loopback port, in a process of its own that ends with this one.
 
-    Its database is Prefect's usual one, so runs stay visible in ``prefect server start`` later.
+    Its database is Prefect's usual one, so runs stay visible in ``prefect server start`` later. ``settings``
+    are Prefect's, as variables of the environment, and go before those of this process.
     """
 
-    def __init__(self) -> None:
-        self.port = free_port()
+    def __init__(self, port: int | None = None, settings: Mapping[str, str] | None = None) -> None:
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
+        self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._serves = False
 
@@ -48,7 +51,7 @@ class PrefectServer:
             return
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from dray.cli.server import serve; serve()", str(self.port)],
-            env={**os.environ, **_SERVER_ENVIRONMENT, "PREFECT_API_URL": self.url},
+            env={**os.environ, **self._settings, **_SERVER_ENVIRONMENT, "PREFECT_API_URL": self.url},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -65,13 +68,18 @@ class PrefectServer:
             self._process.stdin.write(_GO)
             self._process.stdin.flush()
 
-    def wait(self) -> None:
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """Its process; None where it was not started."""
+        return self._process
+
+    def wait(self, seconds: float = START_SECONDS) -> None:
         """Wait until it answers.
 
         Raises:
-            ClusterError: it ended, or did not answer in time.
+            ClusterError: it ended, or did not answer in ``seconds``.
         """
-        deadline = time.monotonic() + _START_TIMEOUT
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
                 break

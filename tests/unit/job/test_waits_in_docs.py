@@ -75,7 +75,7 @@ LIMITS: Mapping[str, float] = {
     "a run that was cancelled in Prefect, for its shards": stopping.STOP_SECONDS,
     "the same, for a store that is away": stopping.STOP_SECONDS,
     "another cancel of a run, for a store that is away": cancelling.CANCEL_SECONDS,
-    "`dray run`, for Prefect's own server to start": server._START_TIMEOUT,
+    "a run, for Prefect's own server to start": server.START_SECONDS,
     "`dray status --watch`, for a store that went away": status.AWAY_SECONDS,
     "`dray status --watch`, for a driver without a lease": status.UNDRIVEN_SECONDS,
 }
