@@ -29,6 +29,7 @@ from dray.cluster.ray_private import (
     auth_variables,
     enable_token_auth,
     keep_off_stdout,
+    let_main_thread_alone_start_ray,
     node_types,
     restore_auth,
 )
@@ -328,6 +329,7 @@ def _connect(address: str, settings: ClusterSettings, began: float) -> ClusterIn
     import ray
 
     keep_off_stdout()
+    let_main_thread_alone_start_ray()
     ray.init(
         address=address,
         namespace=NAMESPACE,

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -57,6 +58,23 @@ def _read_auth() -> None:
 
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
+
+
+def let_main_thread_alone_start_ray() -> None:
+    """Have Ray's calls in other threads fail, from now on, where this process has no cluster.
+
+    Ray starts a cluster for such a call, and nothing stops it. A thread of a job may outlast the job's stop
+    and its cluster. The main thread is the user's, who may use Ray before or after a job.
+    """
+    from ray._private import auto_init_hook
+
+    if auto_init_hook.enable_auto_connect:
+        auto_init_hook.enable_auto_connect = _InMainThread()
+
+
+class _InMainThread:
+    def __bool__(self) -> bool:
+        return threading.current_thread() is threading.main_thread()
 
 
 def keep_off_stdout() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +33,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[Cluster, ClusterInfo]]:
+    import ray
+
     handler = signal.getsignal(signal.SIGTERM)
     cluster = open_cluster(ClusterSettings(num_cpus=2))
     cluster.start()
@@ -39,6 +42,8 @@ def running() -> Iterator[tuple[Cluster, ClusterInfo]]:
     assert signal.getsignal(signal.SIGTERM) is handler  # Prefect's handler would be lost otherwise
     yield cluster, info
     cluster.release()
+    with ThreadPoolExecutor() as late, pytest.raises(Exception, match="Ray has not been started"):
+        late.submit(ray.put, 1).result()  # of a thread that outlasts its job: Ray started a cluster for it
     deadline = time.monotonic() + 15
     while left := _children():
         assert time.monotonic() < deadline, f"left after the release: {left}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from dray.cluster import connect, ray_nodes
 from dray.cluster.auth import refuse_open_cluster
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
 from dray.cluster.providers.protocol import Machine, Market, Phase
+from dray.cluster.ray_private import let_main_thread_alone_start_ray
 from dray.errors import CancelledError, ClusterError, ConfigError
 
 pytestmark = pytest.mark.unit
@@ -134,3 +136,19 @@ def test_dead_nodes_do_not_count() -> None:
 def test_hosts_with_several_stable_nodes_count_once() -> None:
     nodes = tuple(Node(node_id=str(n), host="one", cpus=1, gpus=0, stable=True) for n in range(2))
     assert ClusterInfo(address="a", nodes=nodes, seconds=0, stable_resource="r").stable_hosts == {"one"}
+
+
+def test_ray_starts_no_cluster_for_a_thread_that_outlasts_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray._private import auto_init_hook
+
+    started = []
+    monkeypatch.setattr(ray, "init", lambda: started.append(threading.current_thread().name))
+    monkeypatch.setattr(auto_init_hook, "enable_auto_connect", True)
+    let_main_thread_alone_start_ray()
+    with ThreadPoolExecutor() as late, pytest.raises(Exception, match="Ray has not been started"):
+        late.submit(ray.put, 1).result()
+    assert started == []
+    with pytest.raises(Exception, match="Ray has not been started"):  # as nothing starts it here
+        ray.put(1)
+    assert started == ["MainThread"]
