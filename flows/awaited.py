@@ -19,13 +19,15 @@ from dray.job.ending.result import JobResult
 from dray.job.open_job import OpenJob
 from dray.job.watched import start_in_thread
 from flows.batch_inference import batch_inference
+from flows.parameters import JobRequest, parameters_of
 from tasks.prefect_run import is_cancelled
 from tasks.stopping import NOT_TAKEN
 
 _logger = logging.getLogger(__name__)
 
 
-async def abatch_inference(**parameters: Any) -> JobResult:
+@parameters_of(JobRequest)
+async def abatch_inference(*values: Any, **options: Any) -> JobResult:
     """Await :func:`flows.batch_inference.batch_inference`, whose parameters it takes, in an async program.
 
     The job runs in a thread of its own, in the caller's context: in an async flow it is a subflow run of it.
@@ -39,7 +41,7 @@ async def abatch_inference(**parameters: Any) -> JobResult:
         DrayError: as the flow does; ConfigError where another job runs in this process.
         CancelledRun: the job was cancelled, and not by the awaiting task.
     """
-    run = _Run(partial(batch_inference, **parameters))
+    run = _Run(partial(batch_inference, *values, **options))
     running = asyncio.ensure_future(run.start())
     try:
         result = await asyncio.shield(running)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from prefect import flow, get_run_logger, runtime
 from prefect.client.schemas.objects import State
@@ -64,7 +64,7 @@ def _run_name() -> str:
 @with_own_server
 @flow(name="batch-inference", flow_run_name=_run_name, persist_result=False, validate_parameters=True)
 @parameters_of(JobRequest)
-def batch_inference(*values: Any, **options: Any) -> JobResult | State:
+def batch_inference(*values: Any, **options: Any) -> JobResult:
     """Run every request of the input through the model, once, and keep each result in SQL.
 
     Running it again with the same parameters resumes the job, or writes its outputs again. One that was
@@ -79,7 +79,8 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
         with in_parameters(JobRequest):
             request = JobRequest.of(*values, **options).dated(scheduled_time())
             with alone():
-                return _run(request, started)
+                # Of a state, which is for Prefect, its caller gets the result or the error.
+                return cast("JobResult", _run(request, started))
 
 
 def _run(request: JobRequest, started: float) -> JobResult | State:

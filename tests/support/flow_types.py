@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flows.awaited import abatch_inference
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
 
@@ -18,3 +19,9 @@ if TYPE_CHECKING:
     batch_inference("in.csv", "m", "out", max_tokens="64")  # type: ignore[call-overload]
     batch_inference("in.csv", "m", "out", format="xml")  # type: ignore[call-overload]
     batch_inference("in.csv", "m", "out", no_such_option=1)  # type: ignore[call-overload]
+
+    batch_inference("in.csv", "m", "out").counts.get("done")
+
+    async def awaited() -> None:
+        (await abatch_inference("in.csv", "m", "out", max_tokens=64)).counts.get("done")
+        await abatch_inference("in.csv", "m", "out", no_such_option=1)  # type: ignore[call-arg]

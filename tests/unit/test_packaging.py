@@ -48,6 +48,12 @@ def test_the_wheel_holds_dray_alone(wheel: Path) -> None:
     assert {"dray/py.typed", f"{info}/licenses/LICENSE"} <= names
 
 
+def test_type_checkers_read_all_that_users_import() -> None:
+    """Flows and what they need are in a checkout and the source archive, not in the wheel."""
+    folders = ("dray", "flows", "tasks", "blocks")
+    assert [folder for folder in folders if not (ROOT / folder / "py.typed").is_file()] == []
+
+
 def test_data_files_of_dray_travel_in_the_wheel(wheel: Path) -> None:
     kept = {".sql", ".html", ".css", ".js", ".j2", ".mako", ".svg", ".json", ".ini"}
     data = {str(file.relative_to(ROOT)) for file in (ROOT / "dray").rglob("*") if file.suffix in kept}
