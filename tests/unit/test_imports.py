@@ -174,6 +174,12 @@ def test_every_public_name_of_dray_resolves() -> None:
     loaded_after("import dray\nfor name in dray.__all__: getattr(dray, name)")
 
 
+def test_every_public_name_of_dray_is_listed_before_it_is_used() -> None:
+    """So a notebook completes it."""
+    loaded = loaded_after("import dray\nassert set(dray.__all__) <= set(dir(dray))")
+    assert not loaded & {"sqlalchemy", "pydantic"}
+
+
 def test_no_module_shares_a_name_with_the_standard_library_or_an_installed_one() -> None:
     taken = (set(sys.stdlib_module_names) | set(importlib.metadata.packages_distributions())) - FIXED_NAMES
     clashes = []
