@@ -156,7 +156,7 @@ def test_an_export_of_a_job_that_is_not_over_has_them(
 def test_a_data_frame_of_the_store_has_them(
     make_settings: Callable[..., JobSettings], tmp_path: Path
 ) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"q": "a", "text": "mine", "n": 2**53 + 1, "f": None, "b": True, "shard": "s", "j": [1]},
         {"q": "b", "text": None, "n": None, "f": 0.5, "b": None, "shard": "t", "j": "x"},
     ]
