@@ -1,4 +1,4 @@
-"""On what kind of file system a file lies: several machines must not share a store, or a cache of models.
+"""Where a file lies: several machines must not share a store, or a cache of models.
 
 SQLite's locks, its syncs and the shared memory of its write-ahead log are those of one machine's kernel. Over
 a network they are slow at best and missing at worst, and two machines that write damage the file:
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dray.errors import ConfigError
 
+_UNPACKED = "/runtime_resources/working_dir_files/"  # in the folder of Ray's session, on each of its nodes
 _MOUNTS = Path("/proc/self/mountinfo")  # proc(5): what is mounted where, in the order of mounting
 
 # Of the kernel (https://docs.kernel.org/filesystems/) and of vendors, that several machines mount.
@@ -94,6 +95,19 @@ def refuse_network(path: Path, found: FileSystem) -> None:
             f"({found.kind}), whose locks do not hold between machines. Put the store on a local disk "
             f"(--store /var/tmp/{path.name}), or use PostgreSQL (--store postgresql://...); the output may "
             "stay where it is"
+        )
+
+
+def refuse_unpacked(path: Path) -> None:
+    """Refuse a place in the folder that Ray unpacks for a job of its own (``ray job submit --working-dir``).
+
+    Raises:
+        ConfigError: says where else to write.
+    """
+    if _UNPACKED in f"{os.path.realpath(path)}/":
+        raise ConfigError(
+            f"{path}: lies in a folder that Ray unpacked for its job, and Ray deletes this folder after the "
+            "job; give an absolute path elsewhere, or an object store (with PostgreSQL for --store)"
         )
 
 

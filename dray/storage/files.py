@@ -24,6 +24,7 @@ from dray.storage import objects, remote, seekable, streams
 from dray.storage.addresses import HUB, refuse_slip
 from dray.storage.datasets import DatasetError
 from dray.storage.faults import NoBucketError
+from dray.storage.file_system import refuse_unpacked
 from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
 from dray.storage.remote import is_remote
 from dray.storage.retries import PATIENCE, with_retries
@@ -319,8 +320,10 @@ def check_writable(directory: str, *, options: ObjectStoreOptions | None = None)
     if directory.startswith(HUB):
         raise ConfigError(f"{directory}: outputs cannot be written to a hub; name a folder or a bucket")
     try:
-        if not is_object(directory) and local_path(directory).is_file():
-            raise ConfigError(f"{directory}: the output is a file; name a folder")
+        if not is_object(directory):
+            refuse_unpacked(local_path(directory))
+            if local_path(directory).is_file():
+                raise ConfigError(f"{directory}: the output is a file; name a folder")
         _write_and_remove(directory, options)
     except (JobFailedError, OSError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__

@@ -49,7 +49,8 @@ def open_store(
 
     Raises:
         ConfigError: not a store's URL, its driver is not installed, or a SQLite file that is to be made on
-            a network's file system. With ``create`` false it is opened to be read.
+            a network's file system, or in a folder that Ray deletes. With ``create`` false it is opened to
+            be read.
         StoreUnreachableError: no connection could be made, or nothing there and ``create`` is false.
         StoreRefusedError: the server refuses the user, the password or the database.
         StoreFatalError: the schema is newer than this code, or older and not to be upgraded, or the database

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from dray.storage.file_system import file_system_of, refuse_network
+from dray.storage.file_system import file_system_of, refuse_network, refuse_unpacked
 
 BUSY_SECONDS = 30.0
 """How long one SQLite statement waits for another process's lock."""
@@ -36,10 +36,11 @@ class SqliteUse:
         ``create`` is true for the process that makes the store and decides on its journal.
 
         Raises:
-            ConfigError: it is to be made there.
+            ConfigError: it is to be made there, or in a folder that Ray deletes.
         """
         found = file_system_of(path)
         if create:
+            refuse_unpacked(path)
             refuse_network(path, found)
         safe = found.local and sqlite3.sqlite_version_info >= _WAL_SAFE
         return cls(read_only=found.network, wal=create and safe)

@@ -137,6 +137,19 @@ def test_unwritable_outputs_are_refused_before_work(tmp_path: Path, place: str) 
         check_writable(directory)
 
 
+def test_an_output_that_ray_would_delete_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative --output of `ray job submit --working-dir .`: completed, and gone afterwards."""
+    unpacked = tmp_path / "session_1/runtime_resources/working_dir_files/_ray_pkg_0123"
+    unpacked.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(unpacked)
+    monkeypatch.chdir(unpacked)
+    for output in ("out", str(tmp_path / "link" / "out"), f"file://{unpacked}/out", "."):
+        with pytest.raises(ConfigError, match="Ray deletes this folder after the job; give an absolute path"):
+            check_writable(output)
+    assert list(unpacked.iterdir()) == []
+    check_writable(str(tmp_path / "out"))
+
+
 @pytest.fixture
 def closed() -> Iterator[Path]:
     """A folder that this account may neither list nor enter; the superuser becomes another for that."""

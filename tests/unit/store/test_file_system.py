@@ -84,6 +84,13 @@ def test_a_link_is_followed(mounted: Path) -> None:
         open_store(str(link / "dray.db"))
 
 
+def test_a_store_that_ray_would_delete_is_refused(tmp_path: Path) -> None:
+    unpacked = tmp_path / "runtime_resources/working_dir_files/_ray_pkg_0123"
+    with pytest.raises(ConfigError, match="Ray deletes this folder after the job"):
+        open_store(str(unpacked / "dray.db"))
+    assert not unpacked.exists()
+
+
 def test_without_a_table_of_mounts_nothing_is_refused(mounted: Path) -> None:
     assert not file_system_of(mounted).network
     open_store(str(mounted / "dray.db")).close()
