@@ -56,7 +56,7 @@ def open_cluster_error(address: str) -> ConfigError:
 
 
 def _host(address: str) -> str:
-    return address.removeprefix("ray://").rsplit(":", 1)[0]
+    return address.rsplit(":", 1)[0]
 
 
 def _is_loopback(host: str) -> bool:

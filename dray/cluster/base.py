@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from dray.cluster.providers.protocol import Provider, ProviderSettings
+from dray.errors import ConfigError
 
 STABLE_RESOURCE = "dray_stable"
 """The custom Ray resource of nodes that are not spot: shard tasks run there and nowhere else."""
@@ -44,6 +46,17 @@ class ClusterSettings:
     packages: tuple[str, ...] = ()
     provider: ProviderSettings | None = None
     standing: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for the address of a server that Ray's clients connect to."""
+        # As Ray reads `auto`.
+        address = os.environ.get("RAY_ADDRESS") if self.address == "auto" else self.address
+        if address is not None and "://" in address:
+            named = "" if self.address == address else " (auto, by RAY_ADDRESS)"
+            raise ConfigError(
+                f"cluster {address}{named}: dray's driver is a node of the cluster, not a client: give "
+                "HOST:6379 on one of its machines, or `dray cluster submit http://HOST:8265 -- run ...`"
+            )
 
     @property
     def local(self) -> bool:

@@ -34,11 +34,10 @@ def refuse_silent(address: str) -> None:
     Raises:
         ConfigError: nothing listens there.
     """
-    place = address.removeprefix("ray://")
-    if not place.rpartition(":")[2].isdigit():  # such as `auto`
+    if not address.rpartition(":")[2].isdigit():  # such as `auto`
         return
     deadline = time.monotonic() + _START_SECONDS
-    while _refuses(place):
+    while _refuses(address):
         if time.monotonic() > deadline:
             raise ConfigError(
                 f"--cluster {address}: nothing listens there; is the head up, and is the port that of "

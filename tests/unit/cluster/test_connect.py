@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from blocks import ExistingRayCluster
 from dray.cluster import connect, ray_nodes
 from dray.cluster.auth import refuse_open_cluster
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
 from dray.cluster.providers.protocol import Machine, Market, Phase
 from dray.cluster.ray_private import let_main_thread_alone_start_ray
 from dray.errors import CancelledError, ClusterError, ConfigError
+from dray.job.options.resolving import NoBlocks, cluster_settings
 
 pytestmark = pytest.mark.unit
 
@@ -25,7 +27,7 @@ def _no_token(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.5:6379", "ray://192.0.2.7:10001", "[2001:db8::1]:6379"])
+@pytest.mark.parametrize("address", ["10.0.0.5:6379", "192.0.2.7:10001", "[2001:db8::1]:6379"])
 def test_an_open_cluster_beyond_loopback_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"is open.*RAY_AUTH_MODE=token"):
         refuse_open_cluster(address)
@@ -33,7 +35,7 @@ def test_an_open_cluster_beyond_loopback_is_refused(address: str, monkeypatch: p
     refuse_open_cluster(address)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:6379", "ray://localhost:10001", "[::1]:6379", "auto"])
+@pytest.mark.parametrize("address", ["127.0.0.1:6379", "localhost:10001", "[::1]:6379", "auto"])
 def test_loopback_may_be_open(address: str) -> None:
     refuse_open_cluster(address)
 
@@ -41,6 +43,26 @@ def test_loopback_may_be_open(address: str) -> None:
 def test_a_name_that_nobody_knows_counts_as_elsewhere() -> None:
     with pytest.raises(ConfigError, match="is open"):
         refuse_open_cluster("no-such-host.invalid:6379")
+
+
+def test_an_address_for_clients_of_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is a client joins, and fails minutes later: it has nothing of Ray's own state."""
+    address, told = (
+        "ray://10.0.0.5:10001",
+        r"not a client: give HOST:6379.*`dray cluster submit http://HOST:8265",
+    )
+    for given in (address, "http://10.0.0.5:8265"):
+        with pytest.raises(ConfigError, match=f"cluster {given}: .*{told}"):
+            cluster_settings(given, NoBlocks())
+        with pytest.raises(ConfigError, match=told):
+            ExistingRayCluster(address=given).settings()
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.5:6379")
+    ClusterSettings(address="auto")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match=rf"cluster {address} \(auto, by RAY_ADDRESS\): .*{told}"):
+        ClusterSettings(address="auto")
+    ClusterSettings(address="10.0.0.5:6379")  # Ray goes by it
+    ClusterSettings()
 
 
 def test_the_refusal_comes_before_ray_is_asked() -> None:

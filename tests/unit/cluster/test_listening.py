@@ -19,7 +19,6 @@ def test_a_head_that_listens() -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert listens(address)
         refuse_silent(address)
-        refuse_silent(f"ray://{address}")
 
 
 def test_a_head_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
