@@ -19,7 +19,7 @@ from dray.cluster.forwarded_env import handed_down
 from dray.cluster.head import MARK
 from dray.cluster.head_watch import HeadWatch
 from dray.cluster.own_environment import prepare_environment
-from dray.cluster.own_node import OwnNode, join_as_node
+from dray.cluster.own_node import OwnNode, join_as_node, versions_told
 from dray.cluster.providers.existing import ExistingProvider
 from dray.cluster.providers.local import LocalProvider
 from dray.cluster.providers.protocol import Access, Provider
@@ -321,6 +321,9 @@ def _abandon_ray() -> None:
 
 
 def _failed(where: str, error: Exception) -> ClusterError:
+    versions = versions_told(str(error))
+    if versions is not None:
+        return ClusterError(f"could not join {where}: {versions}")
     reason = (str(error).splitlines() or [""])[0][:300]
     return ClusterError(f"could not join {where}: {type(error).__name__}: {reason}")
 

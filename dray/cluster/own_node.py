@@ -26,6 +26,7 @@ _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
 _UP = b"up\n"
+_VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")  # first the cluster's, then ours
 
 
 class OwnNode:
@@ -86,8 +87,20 @@ class OwnNode:
 
     def _last_words(self) -> str:
         self._log.seek(0)
-        lines = [line for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip()[:300] if lines else "it says nothing"
+        log = self._log.read().decode(errors="replace")
+        lines = [line for line in log.splitlines() if line.strip()]
+        return versions_told(log) or (lines[-1].strip()[:300] if lines else "it says nothing")
+
+
+def versions_told(text: str) -> str | None:
+    """The versions of the cluster and of this machine, where Ray's error says that they differ; else None.
+
+    Ray's text has them on lines of their own.
+    """
+    found = [f"Ray {ray}, Python {python}" for ray, python in _VERSIONS.findall(text)]
+    if len(found) < 2:
+        return None
+    return f"both need the same versions; cluster: {found[0]}; here: {found[1]}"
 
 
 def join_as_node(address: str) -> OwnNode:

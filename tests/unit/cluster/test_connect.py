@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray._private.utils import check_version_info, compute_version_info
 
 from blocks import ExistingRayCluster
 from dray.cluster import connect, ray_nodes
 from dray.cluster.auth import refuse_open_cluster
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
+from dray.cluster.own_node import OwnNode, lock_of
 from dray.cluster.providers.protocol import Machine, Market, Phase
 from dray.cluster.ray_private import let_main_thread_alone_start_ray
 from dray.errors import CancelledError, ClusterError, ConfigError
@@ -72,6 +74,31 @@ def test_the_refusal_comes_before_ray_is_asked() -> None:
         cluster.wait()
     cluster.release()
     cluster.release()  # always safe
+
+
+def test_other_versions_of_ray_and_python_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own text has the versions on lines of their own."""
+    with pytest.raises(RuntimeError) as mismatch:
+        check_version_info({"ray_version": "9.9.0", "python_version": "3.9.9"}, "node 10.0.0.5:6379")
+    ray_here, python_here = compute_version_info()
+    told = (
+        "both need the same versions; "
+        f"cluster: Ray 9.9.0, Python 3.9.9; here: Ray {ray_here}, Python {python_here}"
+    )
+
+    def mismatched(*_: object) -> ClusterInfo:
+        raise mismatch.value
+
+    monkeypatch.setattr(connect, "_connect", mismatched)
+    with pytest.raises(ClusterError) as failed:
+        connect.RayCluster(ClusterSettings(address="127.0.0.1:6379")).wait()
+    assert str(failed.value) == f"could not join the Ray cluster at 127.0.0.1:6379: {told}"
+
+    node = OwnNode("10.0.0.5:6379")  # of a rented cluster: `ray start` ends with the same text
+    node._log.write(f"Traceback ...\nRuntimeError: {mismatch.value}\n".encode())
+    assert node._last_words() == told
+    node.stop()
+    lock_of("10.0.0.5:6379").unlink()
 
 
 def test_a_cluster_that_does_not_answer_is_given_up(
