@@ -18,6 +18,7 @@ from dray.job.options.settings import JobSettings
 from dray.requests.reading.readers import source_digest
 from dray.requests.shape_digest import template_digest
 from dray.requests.sources import SqlQuery
+from dray.storage.files import absolute
 from dray.store import Fingerprint
 from dray.weights import Manifest
 
@@ -81,11 +82,13 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
 
 def former_fingerprint(settings: JobSettings, fingerprint: Fingerprint) -> Fingerprint | None:
     """As earlier versions of dray made it, for jobs that they began; None where that is the same."""
-    given = settings.engine_arguments
-    if not _LATELY_TUNING & given.keys():
-        return None
-    now, former = _digest_of_arguments(given), _digest_of_arguments(given, but=_LATELY_TUNING)
-    return replace(fingerprint, model=fingerprint.model.replace(now, former))
+    given, model = settings.engine_arguments, fingerprint.model
+    if settings.engine == "simulated":  # a word for its model was the path of a folder
+        model = model.replace(f":{settings.model}:", f":{absolute(settings.model)}:", 1)
+    if _LATELY_TUNING & given.keys():
+        now, former = _digest_of_arguments(given), _digest_of_arguments(given, but=_LATELY_TUNING)
+        model = model.replace(now, former)
+    return None if model == fingerprint.model else replace(fingerprint, model=model)
 
 
 def _digest_of_arguments(given: Mapping[str, Any], *, but: Set[str] = frozenset()) -> str:

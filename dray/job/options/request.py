@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -222,7 +223,7 @@ class JobRequest(Request):
         """The same request with its local paths as seen from any working directory."""
         places = {
             "input": anchored_input(self.input, self.rows.query),
-            "model": self.model if self.model.startswith(BLOCK) else absolute(self.model),
+            "model": anchored_model(self.model, self.engine.name),
             "output": absolute(self.output),
             "store": _anchored_store(self.store),
             "plan": None if self.plan is None else absolute(self.plan),
@@ -296,6 +297,19 @@ def explained(error: ValidationError, spelled: Callable[[tuple[str, ...]], str])
         if message not in told:
             told.append(message)
     return "; ".join(f"{told[0]}: {', or: '.join(told[1:])}" for told in problems.values())
+
+
+def anchored_model(model: str, engine: str) -> str:
+    """The model as seen from any working directory; the name of a block stays as it is.
+
+    A word that names no folder stays a word for the simulated engine, which reads no model: the same command
+    is the same job in each folder.
+    """
+    if model.startswith(BLOCK):
+        return model
+    place = absolute(model)
+    is_word = engine == "simulated" and "/" not in model and not Path(place).exists()
+    return model if is_word else place
 
 
 def anchored_input(given: str | list[str], query: str | None) -> str | list[str]:

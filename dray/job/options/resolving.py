@@ -9,11 +9,11 @@ from dray.cluster.base import ClusterSettings
 from dray.cluster.cluster_file import SUFFIX, read_cluster_file
 from dray.errors import ConfigError
 from dray.job.options.plan_file import as_planned
-from dray.job.options.request import BLOCK, JobRequest
+from dray.job.options.request import BLOCK, JobRequest, anchored_model
 from dray.job.options.settings import JobSettings, Resolved
 from dray.storage.addresses import holds_password, refuse_secret, without_variable
 from dray.storage.datasets import is_dataset, pinned
-from dray.storage.files import absolute, join, reading
+from dray.storage.files import join, reading
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.store.database.urls import file_url
 
@@ -83,7 +83,7 @@ def job_settings(request: JobRequest, blocks: Blocks) -> JobSettings:
     place = model_place(request.model, blocks)
     places = Resolved(
         inputs=inputs_of(request.input),
-        model=absolute(place.uri),
+        model=anchored_model(place.uri, request.engine.name),
         store_url=store_url(request.store, request.output, blocks),
         objects=objects_of(request.objects, blocks),
         model_objects=place.objects,

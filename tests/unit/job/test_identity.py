@@ -17,6 +17,7 @@ from dray.job.beginning.identity import derived_job_id, fingerprint_of
 from dray.job.options.argument_files import with_contents
 from dray.job.options.forms import RowOptions, SamplingOptions
 from dray.job.options.request import JobRequest
+from dray.job.options.resolving import NoBlocks, job_settings
 from dray.job.options.settings import JobSettings
 from dray.job.options.spelling import spelled
 from dray.kinds import Kind
@@ -88,7 +89,8 @@ def test_a_job_that_an_earlier_dray_began_goes_on(
     make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three more arguments change no answer by now; they made another job."""
-    settings = make_settings(engine_arguments={"engine_core": "apart", "max_num_seqs": 8})
+    arguments = {"engine_core": "apart", "max_num_seqs": 8}
+    settings = make_settings(model=str(tmp_path), engine_arguments=arguments)
     now = fingerprint_of(settings)
     with monkeypatch.context() as earlier:
         earlier.setattr(identity, "_TUNING", identity._TUNING - identity._LATELY_TUNING)
@@ -101,6 +103,29 @@ def test_a_job_that_an_earlier_dray_began_goes_on(
         assert opening._as_begun(store, settings, now) == former
         assert opening._as_begun(store, replace(settings, job_id=name), now) == former
         assert opening._as_begun(store, replace(settings, job_id="other"), now) == now
+
+
+def test_a_word_for_the_model_is_the_same_job_from_each_folder(
+    make_settings: Make, job_input: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--model none`` of the simulated engine was FOLDER/none; a job that was begun so goes on there."""
+    output = str(tmp_path / "out")
+    request = JobRequest.of(str(job_input), "none", output, engine={"name": "simulated"})
+    found = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        found.append(fingerprint_of(job_settings(request.anchored(), NoBlocks())))
+    assert found[0] == found[1]
+    settings = job_settings(request, NoBlocks())
+    former = fingerprint_of(replace(settings, model=str(folder / "none")))
+    with open_store(str(tmp_path / "dray.db")) as store:
+        assert opening._as_begun(store, settings, found[0]) == found[0]
+        store.create_job(derived_job_id(settings, former), fingerprint=former, settings={})
+        assert opening._as_begun(store, settings, found[0]) == former
+    (folder / "none").mkdir()  # a folder is a folder, and vLLM's model is none else
+    assert request.anchored().model == str(folder / "none")
+    assert JobRequest.of(str(job_input), "tiny", output).anchored().model == str(folder / "tiny")
 
 
 def test_what_a_spent_budget_advises_to_change_leaves_the_job_what_it_is(make_settings: Make) -> None:
