@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -85,6 +86,7 @@ class RayCluster:
         self._modules: Sequence[str] = ()
         self._watch: HeadWatch | None = None
         self._node: OwnNode | None = None  # that this machine is, in a rented cluster
+        self._hears = False  # SIGTERM, before Ray does
         self._releasing: threading.Thread | None = None
         self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
@@ -148,6 +150,7 @@ class RayCluster:
                     "%s: not joined yet after %.0f s; dray tries for %.0f s in all",
                     self.provider.where, seconds, JOIN_SECONDS,
                 )  # fmt: skip
+        self._hear_sigterm()
         if self._error is not None:
             raise self._error
         assert self._info is not None
@@ -159,8 +162,22 @@ class RayCluster:
         Raises:
             JobPausedError: it has been gone for too long.
         """
+        if self._ready.is_set():
+            self._hear_sigterm()
         if self._watch is not None:
             self._watch.check()
+
+    def _hear_sigterm(self) -> None:
+        """Put this process's own handler anew: Ray's came before it, and prints a stack first.
+
+        Only the main thread may. In a flow it calls ``check`` alone.
+        """
+        if self._hears or threading.current_thread() is not threading.main_thread():
+            return
+        self._hears = True
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
     def leave(self) -> None:
         """Leave the cluster, and have its provider let go of what it made; again does nothing.

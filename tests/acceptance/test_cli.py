@@ -237,6 +237,7 @@ def test_sigterm_ends_it_as_ctrl_c_does(
     ended = command.wait(60)
     assert "finished rows are kept" in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert "*** SIGTERM" not in ended.stderr  # Ray's words for it, with a stack
     _check_cancelled(ended, command, output)
     _check_resumed(dray(tmp_path, *arguments), ended, output, undisturbed[0])
 
