@@ -9,6 +9,8 @@ from dray.cluster.base import STABLE_SHARE, Node
 from dray.cluster.ray_nodes import live_nodes
 from dray.cluster.ray_private import free_resources, refused_by_autoscaler
 
+_NEARLY = 1e-6  # sums of parts of a GPU are not exact
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
@@ -31,6 +33,11 @@ class Room:
         """Whether so much is free in all, be it in parts of several GPUs that no replica can use together."""
         return ask.fits(self.free_cpus, self.free_gpus)
 
+    def taken(self, ask: ReplicaResources) -> int:
+        """How many such replicas, or parts, what is taken of the node could be at most."""
+        used = (self.cpus - self.free_cpus, ask.cpus), (self.gpus - self.free_gpus, ask.gpus)
+        return int(min((have / asked for have, asked in used if asked), default=0.0) + _NEARLY)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
@@ -47,6 +54,10 @@ class Capacity:
     def takes(self, ask: ReplicaResources) -> bool:
         """Whether there is room for a replica now."""
         return sum(room.takes(ask) for room in self.rooms) >= ask.nodes
+
+    def taken(self, ask: ReplicaResources) -> int:
+        """How many such replicas, counted by node, what is taken now could be at most."""
+        return sum(room.taken(ask) for room in self.rooms)
 
 
 def capacity_now() -> Capacity:

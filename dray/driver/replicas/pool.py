@@ -278,7 +278,8 @@ class ReplicaPool:
     def _look_for_places(self) -> None:
         starting = self._in(ReplicaState.STARTING)
         before = {replica: replica.note for replica in starting}
-        for replica in self._places.look(starting):
+        working = self._in(ReplicaState.READY, ReplicaState.LEAVING)
+        for replica in self._places.look(starting, sum(len(one.nodes) for one in working)):
             self._end(replica)
             self._lanes.want(replica.lane)
         self._changed.update(replica for replica in starting if replica.note != before[replica])

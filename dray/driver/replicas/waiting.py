@@ -85,10 +85,11 @@ class Places:
         self._hopeless: float | None = None  # since when no node could hold what is asked for
         self.ask = ask_of(spec, fleet.info, lanes)
 
-    def look(self, starting: Sequence[ReplicaHandle]) -> list[ReplicaHandle]:
+    def look(self, starting: Sequence[ReplicaHandle], working: int = 0) -> list[ReplicaHandle]:
         """Note at each replica that starts why it waits. Returns those that are to ask again.
 
         For less; or on several nodes that are free: they avoid a node, perhaps, that they have to take now.
+        ``working`` is how many places the job's other replicas have, counted by node.
         """
         now = time.monotonic()
         if now < self._look_at:
@@ -103,8 +104,11 @@ class Places:
                 return []
             reason = why_waiting(self.ask, capacity, self._cluster.coming)
             again = self._asks_less(capacity, now)
-            if capacity.takes(self.ask):
+            # Ray does not tell which of them has its place until it has a process.
+            placed = working + sum(len(one.nodes) for one in starting)
+            if capacity.takes(self.ask) or capacity.taken(self.ask) > placed:
                 due = _PLACING_SECONDS
+            if capacity.takes(self.ask):
                 stuck = [one for one in waiting if now - one.asked > _STUCK_SECONDS]
                 anew = stuck if self.ask.nodes > 1 else []
         for one in starting:

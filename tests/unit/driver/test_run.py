@@ -448,6 +448,7 @@ def test_an_engine_that_does_not_start_is_named_with_its_model(
 def test_what_replicas_wait_for_is_the_reason(settings: JobSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "START_SECONDS", 2.0)
     monkeypatch.setattr(waiting, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(waiting, "_PLACING_SECONDS", 0.1)
     scene = Scene(settings, monkeypatch, [])
     room = Room(cpus=8, gpus=0, free_cpus=0, free_gpus=0)
     scene.fleet.seen = Capacity(nodes=(NODE,), rooms=(room,))

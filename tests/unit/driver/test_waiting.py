@@ -157,15 +157,15 @@ class _Followed:
         process = ScriptedProcess(name="p/replica-0", spec=SPEC, avoid=frozenset(), place=place)
         return ReplicaHandle(lane=0, process=process, slots=2, asked=self.now)
 
-    def look(self, *replicas: ReplicaHandle, after: float = 4.0) -> list[ReplicaHandle]:
+    def look(self, *replicas: ReplicaHandle, after: float = 4.0, working: int = 0) -> list[ReplicaHandle]:
         self.now += after
-        return self.places.look(list(replicas))
+        return self.places.look(list(replicas), working)
 
 
 def test_those_that_wait_have_the_reason_and_others_none(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = _Followed(monkeypatch, _capacity((1, 0, 0, 0), (1, 0, 0, 0)))
     waits, placed = followed.replica(), followed.replica(placed=True)
-    assert followed.look(waits, placed) == []
+    assert followed.look(waits, placed, working=1) == []
     assert (waits.note, placed.note) == ("asks for 1 CPU, the largest free node has 0 CPUs", None)
     followed.fleet.seen = None
     assert followed.look(waits, placed) == []  # it is known no better
@@ -182,6 +182,17 @@ def test_what_ray_is_about_to_place_is_no_news(monkeypatch: pytest.MonkeyPatch) 
     assert one.note is None
     followed.look(one, after=40.0)
     assert one.note == "asks for 1 CPU, which a node has free; Ray has not started it yet"
+
+
+def test_replicas_that_fill_the_cluster_are_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = _Followed(monkeypatch, _capacity((2, 0, 0, 0), (1, 0, 0, 0)))
+    working, first, second = 1, followed.replica(), followed.replica()
+    followed.look(first, second, working=working)
+    assert (first.note, second.note) == (None, None)  # one of the two has a place: which, Ray does not say
+    followed.fleet.seen = _capacity((1, 0, 0, 0), (1, 0, 0, 0))
+    first.process.place = "node"  # type: ignore[attr-defined]  # a scripted one
+    followed.look(first, second, working=working)
+    assert (first.note, second.note) == (None, "asks for 1 CPU, the largest free node has 0 CPUs")
 
 
 @pytest.mark.parametrize(("coming", "seconds"), [((), 60.0), (None, 600.0)])
