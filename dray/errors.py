@@ -22,6 +22,7 @@
     |   +-- RequestRefused           one request cannot be honoured; becomes its error row
     |   +-- EngineDeadError          the engine cannot go on; its process exits
     |   +-- EngineStartError         the engine never became ready
+    |   |   `-- NotImportedError     its node cannot import what the driver has
     |   `-- ReplicaLostError         the actor or its node went away
     |       `-- ReplicaLeftError     it was drained: what it had not finished goes elsewhere
     +-- InterruptedShardError        one attempt at a shard ended early, and another follows
@@ -203,6 +204,15 @@ class EngineStartError(EngineError):
     def __init__(self, message: str, *, oom: bool = False) -> None:
         super().__init__(message)
         self.oom = oom
+
+
+class NotImportedError(EngineStartError):
+    """A replica's node, ``where``, cannot import what the driver has. ``why`` is what Python says of it."""
+
+    def __init__(self, message: str, *, where: str = "", why: str = "") -> None:
+        super().__init__(message)
+        self.where = where
+        self.why = why
 
 
 class ReplicaLostError(EngineError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from dray.cluster.asking import ReplicaResources, has_gpus
 from dray.cluster.base import STABLE_SHARE, Node
@@ -46,6 +47,11 @@ class Capacity:
     nodes: tuple[Node, ...]
     rooms: tuple[Room, ...]
     refused: tuple[tuple[float, float], ...] = ()
+
+    def without(self, nodes: Collection[str]) -> Capacity:
+        """The cluster without these nodes."""
+        kept = [pair for pair in zip(self.nodes, self.rooms, strict=True) if pair[0].node_id not in nodes]
+        return replace(self, nodes=tuple(node for node, _ in kept), rooms=tuple(room for _, room in kept))
 
     def holds(self, ask: ReplicaResources) -> bool:
         """Whether there is room for a replica when nothing else runs."""

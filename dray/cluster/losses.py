@@ -54,7 +54,7 @@ class Unreachable:
 def is_gone(actor_id: str, node_id: str | None) -> bool:
     """Whether Ray knows by now that a replica is dead, or its node takes no connections."""
     death = death_of(actor_id)
-    return death is not None or _alive(death, node_id, _find(node_id)) is False
+    return death is not None or _alive(death, node_id, find_node(node_id)) is False
 
 
 def diagnose(
@@ -65,7 +65,7 @@ def diagnose(
     ``unreachable`` are nodes known to take no connections: a try at each takes a second.
     """
     death = death_of(actor_id)
-    node = _find(node_id) if node_id not in unreachable else None
+    node = find_node(node_id) if node_id not in unreachable else None
     leaving = draining()
     alive, about = _alive(death, node_id, node), node_id
     if alive is not False:
@@ -82,11 +82,12 @@ def diagnose(
 
 
 def _is_there(node_id: str) -> bool:
-    node = _find(node_id)
+    node = find_node(node_id)
     return node is not None and _listens(node)
 
 
-def _find(node_id: str | None) -> Node | None:
+def find_node(node_id: str | None) -> Node | None:
+    """The live node of this id; None where there is none."""
     return next((node for node in live_nodes()[0] if node.node_id == node_id), None)
 
 

@@ -36,19 +36,25 @@ class NoGroupError(EngineStartError):
 
 
 def actor_options(
-    ask: ReplicaResources, cluster: ClusterInfo, *, avoid: Collection[str] = ()
+    ask: ReplicaResources,
+    cluster: ClusterInfo,
+    *,
+    avoid: Collection[str] = (),
+    never: Collection[str] = (),
 ) -> dict[str, Any]:
     """Resources, environment and place of one replica's process.
 
-    It comes to none of the nodes to ``avoid``, unless no other can have it. Ray starts a new process for
-    variables that differ. So those are left out that each process inherits: Ray gives it one that is there.
+    It comes to none of the nodes to ``avoid``, unless no other can have it, and to none of ``never``. Ray
+    starts a new process for variables that differ. So those are left out that each process inherits: Ray
+    gives it one that is there.
     """
     inherited = cluster.inherited
     variables = {name: value for name, value in handed_down().items() if inherited.get(name) != value}
     options: dict[str, Any] = {"runtime_env": {"env_vars": variables}} if variables else {}
+    if avoid or never:
+        options["label_selector"] = _not_on({*avoid, *never})
     if avoid:
-        options["label_selector"] = {_NODE_LABEL: f"!in({','.join(sorted(avoid))})"}
-        options["fallback_strategy"] = [{"label_selector": {}}]
+        options["fallback_strategy"] = [{"label_selector": _not_on(never)}]
     if ask.gpus:
         options["num_gpus"] = ask.gpus
     elif not cluster.own:
@@ -56,10 +62,22 @@ def actor_options(
     return options | {"num_cpus": ask.cpus}
 
 
-def reserve(ask: ReplicaResources, nodes: Collection[str], *, avoid: Collection[str]) -> Any:
+def _not_on(nodes: Collection[str]) -> dict[str, str]:
+    """The label selector that leaves these nodes out."""
+    return {_NODE_LABEL: f"!in({','.join(sorted(nodes))})"} if nodes else {}
+
+
+def reserve(
+    ask: ReplicaResources,
+    nodes: Collection[str],
+    *,
+    avoid: Collection[str],
+    never: Collection[str] = (),
+) -> Any:
     """A placement group for a replica on several nodes: all places at once, or none yet.
 
-    It takes none of the nodes to ``avoid`` where enough others of ``nodes`` have room for it now.
+    It takes none of the nodes to ``avoid`` where enough others of ``nodes`` have room for it now, and none of
+    ``never``.
 
     Raises:
         NoGroupError: Ray's head did not make it.
@@ -70,8 +88,9 @@ def reserve(ask: ReplicaResources, nodes: Collection[str], *, avoid: Collection[
     if ask.cpus or not bundle:
         bundle["CPU"] = ask.cpus or SMALLEST
     options: dict[str, Any] = {}
-    if avoid and len(set(nodes) - set(avoid)) >= ask.nodes:
-        options["bundle_label_selector"] = [{_NODE_LABEL: f"!in({','.join(sorted(avoid))})"}] * ask.nodes
+    far = {*avoid, *never} if len(set(nodes) - {*avoid, *never}) >= ask.nodes else never
+    if far:
+        options["bundle_label_selector"] = [_not_on(far)] * ask.nodes
     try:
         return placement_group([bundle] * ask.nodes, strategy="STRICT_SPREAD", **options)
     except Exception as error:  # noqa: BLE001  whatever its client raises: it is asked again later

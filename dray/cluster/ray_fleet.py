@@ -9,7 +9,7 @@ from typing import Any
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import NAMESPACE, ClusterInfo, Node
 from dray.cluster.capacity import Capacity, capacity_now, no_place_for_tasks
-from dray.cluster.losses import NodeFacts, Unreachable, diagnose, is_gone
+from dray.cluster.losses import NodeFacts, Unreachable, diagnose, find_node, is_gone
 from dray.cluster.placing import actor_options, in_group, let_go, reserve
 from dray.cluster.ray_private import drain, node_of, nodes_of_group
 from dray.cluster.reach import Needs, NodeReach, Reached
@@ -17,9 +17,9 @@ from dray.cluster.watching import NodeWatchers
 from dray.engine.client import RayReplica
 from dray.engine.part_ends import take_end
 from dray.engine.protocol import EngineInfo, EngineSpec
-from dray.engine.ray_errors import ray_errors
+from dray.engine.ray_errors import import_error, ray_errors
 from dray.engine.replica import ReplicaStatus, Whereabouts, actor_class
-from dray.errors import EngineStartError
+from dray.errors import EngineStartError, NotImportedError
 from dray.notices.notice import Notice
 
 
@@ -46,7 +46,13 @@ class RayFleet:
         self._reach: NodeReach | None = None
 
     def launch(
-        self, name: str, spec: EngineSpec, ask: ReplicaResources, *, avoid: Collection[str]
+        self,
+        name: str,
+        spec: EngineSpec,
+        ask: ReplicaResources,
+        *,
+        avoid: Collection[str],
+        never: Collection[str] = (),
     ) -> RayReplicaProcess:
         """Ask Ray for an actor of this name.
 
@@ -55,8 +61,8 @@ class RayFleet:
         """
         import ray
 
-        options = actor_options(ask, self.info, avoid=avoid)
-        group = self._group_for(ask, avoid)
+        options = actor_options(ask, self.info, avoid=avoid, never=never)
+        group = self._group_for(ask, avoid, never)
         if group is not None:
             options = in_group(options, group)
         try:
@@ -69,12 +75,13 @@ class RayFleet:
         self._processes.append(made)
         return made
 
-    def _group_for(self, ask: ReplicaResources, avoid: Collection[str]) -> Any:
+    def _group_for(self, ask: ReplicaResources, avoid: Collection[str], never: Collection[str]) -> Any:
         if ask.nodes == 1:
             return None
         now = self.capacity() if avoid else None
         rooms = zip(now.nodes, now.rooms, strict=True) if now is not None else ()
-        return reserve(ask, {node.node_id for node, room in rooms if room.takes(ask)}, avoid=avoid)
+        free = {node.node_id for node, room in rooms if room.takes(ask)}
+        return reserve(ask, free, avoid=avoid, never=never)
 
     def capacity(self) -> Capacity | None:
         """What the nodes have, and have free; None while Ray's head is away."""
@@ -156,12 +163,16 @@ class RayReplicaProcess:
         actor = self.replica.actor
         if self._ready is None:
             self._ready = actor.ready.remote(), actor.whereabouts.remote()
-        with ray_errors(self.name):
-            if not ray.wait([self._ready[0]], timeout=0)[0]:
-                return None
-            ready, self._ready = list(self._ready), None  # asked again where the answer did not come through
-            info, where = ray.get(ready)
-            self.last_node, self.last_others = where.node_id, ()
+        try:
+            with ray_errors(self.name):
+                if not ray.wait([self._ready[0]], timeout=0)[0]:
+                    return None
+                ready, self._ready = list(self._ready), None  # asked again where no answer came through
+                info, where = ray.get(ready)
+                self.last_node, self.last_others = where.node_id, ()
+        except NotImportedError as error:
+            node = find_node(self.node())
+            raise import_error(f"node {node.host}" if node else "its node", error.why) from None
         return Began(info=info, where=where)
 
     def ask_status(self) -> None:

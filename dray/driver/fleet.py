@@ -37,6 +37,7 @@ class ReplicaProcess(Protocol):
 
         Raises:
             EngineStartError, ConfigError: it never will.
+            NotImportedError: its node cannot import what this process has.
             ReplicaLostError: its process is gone, or the question did not get through (``unsure``).
         """
 
@@ -71,9 +72,17 @@ class Fleet(Protocol):
         """The cluster, as it was when it was joined."""
 
     def launch(
-        self, name: str, spec: EngineSpec, ask: ReplicaResources, *, avoid: Collection[str]
+        self,
+        name: str,
+        spec: EngineSpec,
+        ask: ReplicaResources,
+        *,
+        avoid: Collection[str],
+        never: Collection[str] = (),
     ) -> ReplicaProcess:
         """Ask for a replica, on none of the nodes to ``avoid`` where another can have it.
+
+        It comes to none of the nodes ``never``.
 
         Raises:
             NameTakenError: there is one of this name.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,16 +9,13 @@ from typing import Any
 
 from dray.cluster.base import STABLE_SHARE
 from dray.driver.executor import TaskEnd
+from dray.engine.ray_errors import not_imported
 from dray.errors import DrayError, JobFailedError, noted_at
 from dray.shard.task import RayReplicas, TaskResult, run_task
 from dray.shard.work import ShardWork
 
 _END_SECONDS = 5.0
 
-# What Python says, at the end of Ray's message, where it unpickles what another version of a package made.
-_NOT_IMPORTED = re.compile(
-    r"^(?:ModuleNotFoundError: .*|ImportError: .*|AttributeError: Can't get attribute .*)$", re.MULTILINE
-)
 _ADVICE = "give the nodes the driver's version of dray, then `dray resume JOB` goes on"
 
 
@@ -115,8 +111,8 @@ def crashed_by(number: int, error: Exception) -> TaskEnd:
     import ray
 
     cause = getattr(error, "cause", None) or error
-    if missing := _NOT_IMPORTED.findall(str(cause)):
-        told = f"shard {number}: its node cannot import what the driver has ({missing[-1][:200]})"
+    if missing := not_imported(cause):
+        told = f"shard {number}: its node cannot import what the driver has ({missing})"
         return TaskEnd(number=number, error=JobFailedError(f"{told}; {_ADVICE}"))
     deaths = ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.RayActorError
     return TaskEnd(

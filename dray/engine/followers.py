@@ -19,7 +19,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import NodeRank, nodes_of
 from dray.engine.ray_errors import ray_errors
 from dray.engine.start_errors import start_error, with_log
-from dray.errors import ConfigError, DrayError, ReplicaLostError
+from dray.errors import ConfigError, DrayError, EngineStartError, NotImportedError, ReplicaLostError
 from dray.ports import lasting_port
 
 logger = logging.getLogger(__name__)
@@ -110,6 +110,8 @@ class Followers:
                 part.runs = part.actor.wait.remote()
                 return None
             return self._noted(part, error)
+        except NotImportedError as error:  # on another node than the replica's own
+            return EngineStartError(str(error))
         except DrayError as error:
             return self._noted(part, error)
         return None

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dray.errors import CancelledError, ConfigError, DrayError, EngineDeadError, EngineError, ReplicaLostError
+from dray.errors import (
+    CancelledError,
+    ConfigError,
+    DrayError,
+    EngineDeadError,
+    EngineError,
+    NotImportedError,
+    ReplicaLostError,
+)
 from dray.failures.foreign import Sign, sign_of_class
 from dray.failures.signs import facts_of
+
+# What Python says, in Ray's message, where it unpickles what another version of a package made.
+_NOT_IMPORTED = re.compile(
+    r"^(?:ModuleNotFoundError: .*|ImportError: .*|AttributeError: Can't get attribute .*"
+    r"|TypeError: .*__init__\(\) .*argument.*)$",
+    re.MULTILINE,
+)
+
+
+def not_imported(error: object) -> str | None:
+    """What a node could not import, as Python told Ray; None where ``error`` is about something else."""
+    found = _NOT_IMPORTED.findall(str(error))
+    return str(found[-1])[:200] if found else None
+
+
+def import_error(where: str, why: str) -> NotImportedError:
+    """The error in words; ``where`` names the node."""
+    told = f"{where} cannot import what the driver has ({why})"
+    return NotImportedError(f"{told}; give the nodes the driver's version of dray", where=where, why=why)
 
 
 @contextmanager
@@ -34,6 +62,8 @@ def ray_errors(replica: str) -> Iterator[None]:
 def _translated(error: Exception, replica: str) -> DrayError:
     name = type(error).__name__
     sign = sign_of_class(type(error))
+    if getattr(error, "actor_init_failed", False) and (why := not_imported(error)):
+        return import_error(f"the node of replica {replica}", why)
     if sign in (Sign.LOST, Sign.OOM):
         told = facts_of(error)
         return ReplicaLostError(

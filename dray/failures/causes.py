@@ -58,6 +58,7 @@ def is_spent(budget: Budget, spent: Mapping[Budget, int]) -> bool:
 
 def _reason(rule: Rule, error: ErrorFacts, over: list[Budget]) -> str:
     told = f"{rule.cause}: {rule.when}" + (f" ({error.name})" if error.name else "")
+    told += f"; {rule.advice}" if rule.advice else ""
     if not over:
         return told
     limits = ", ".join(f"{budget} {ALLOWANCES[budget].limit}" for budget in over)

@@ -25,6 +25,8 @@ class Sign(StrEnum):
     """The engine's process cannot go on."""
     ENGINE_START = "engine start"
     """The engine never became ready."""
+    NOT_IMPORTED = "not imported"
+    """A node cannot import what the driver has."""
     OOM = "out of memory"
     """Memory did not suffice, the device's or the machine's."""
     STORE_AWAY = "store away"

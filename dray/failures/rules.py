@@ -42,12 +42,13 @@ STORE_PATIENCE = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One row of the table: when it fits, in words and as a test, and what then follows."""
+    """One row of the table: when it fits, in words and as a test, what then follows, and what to do."""
 
     cause: Cause
     when: str
     fits: Fits
     effect: Effect
+    advice: str = ""
 
 
 _ENGINE = (Budget.REPLICA, Budget.MODEL)
@@ -204,6 +205,20 @@ RULES: tuple[Rule, ...] = (
         when="the node or the way to it was lost without notice",
         fits=is_node_loss,
         effect=Effect(charges=_NODE, wait=Wait(5.0, 120.0)),
+    ),
+    Rule(
+        cause=Cause.ENGINE_CRASH,
+        when="its node cannot import what the driver has",
+        fits=lambda error, facts: error.sign is Sign.NOT_IMPORTED and facts.hopeful,
+        effect=Effect(),  # no replica comes to that node again
+        advice="give the nodes the driver's version of dray",
+    ),
+    Rule(
+        cause=Cause.ENGINE_CRASH,
+        when="no node is left that can import what the driver has",
+        fits=has_sign(Sign.NOT_IMPORTED),
+        effect=Effect(task=OnTask.FAIL),
+        advice="give the nodes the driver's version of dray, then resume the job",
     ),
     Rule(
         cause=Cause.ENGINE_CRASH,

@@ -30,6 +30,7 @@ OURS: Mapping[type[BaseException], Sign] = {
     errors.RequestRefused: Sign.OF_A_REQUEST,
     errors.EngineDeadError: Sign.ENGINE_DEAD,
     errors.EngineStartError: Sign.ENGINE_START,
+    errors.NotImportedError: Sign.NOT_IMPORTED,
     errors.ReplicaLostError: Sign.LOST,
     errors.ReplicaLeftError: Sign.LOST,
     errors.InterruptedShardError: Sign.OTHER,  # made of a decision, and never decided about
@@ -71,11 +72,19 @@ def facts_of(error: BaseException) -> ErrorFacts:
         sign = Sign.OOM if oom else Sign.ENGINE_DEAD
     return ErrorFacts(
         sign=sign,
-        name="" if isinstance(error, errors.StoreError) else type(error).__name__,  # their words follow
+        name=_name(error),
         oom=_attribute(error, "oom") is True,
         preempted=_attribute(error, "preempted") is True,
         stuck=_attribute(error, "stuck") is True,
     )
+
+
+def _name(error: BaseException) -> str:
+    if isinstance(error, errors.StoreError):  # its words follow
+        return ""
+    if isinstance(error, errors.NotImportedError):  # Python's words name modules, and quote no row
+        return f"{error.where}: {error.why}"
+    return type(error).__name__
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -116,7 +116,13 @@ class PretendedFleet:
         )
 
     def launch(
-        self, name: str, spec: EngineSpec, ask: ReplicaResources, *, avoid: Collection[str]
+        self,
+        name: str,
+        spec: EngineSpec,
+        ask: ReplicaResources,
+        *,
+        avoid: Collection[str],
+        never: Collection[str] = (),
     ) -> PretendedReplica:
         node = self._nodes[next(self._count) // _PER_NODE % len(self._nodes)]
         ready = time.time() + self._start_seconds * (1 + 2 * MEAN_LATER * self._random.random())

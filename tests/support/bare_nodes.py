@@ -1,4 +1,4 @@
-"""Nodes as dray's images make them: they have the wheel, and none of a checkout's packages."""
+"""Nodes as dray's images make them, with the wheel and none of a checkout's packages; and without dray."""
 
 from __future__ import annotations
 
@@ -26,9 +26,31 @@ class Wheel(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Wheel())
 '''
 
+_NO_DRAY = """
+import sys
+
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "dray":
+            raise ModuleNotFoundError("No module named 'dray'", name=name)
+
+
+sys.meta_path.insert(0, Nothing())
+"""
+
 
 def bare(folder: Path) -> dict[str, str]:
     """Variables of a node on which no process can import flows, tasks or blocks."""
+    return _with_site(folder, _SITE)
+
+
+def without_dray(folder: Path) -> dict[str, str]:
+    """Variables of a node on which no process can import dray."""
+    return _with_site(folder, _NO_DRAY)
+
+
+def _with_site(folder: Path, code: str) -> dict[str, str]:
     folder.mkdir(parents=True)
-    (folder / "sitecustomize.py").write_text(_SITE)
+    (folder / "sitecustomize.py").write_text(code)
     return {"PYTHONPATH": str(folder)}

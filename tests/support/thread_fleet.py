@@ -193,7 +193,13 @@ class ThreadFleet:
     # -- as the driver sees it ----------------------------------------------------------------
 
     def launch(
-        self, name: str, spec: EngineSpec, ask: ReplicaResources, *, avoid: Collection[str]
+        self,
+        name: str,
+        spec: EngineSpec,
+        ask: ReplicaResources,
+        *,
+        avoid: Collection[str],
+        never: Collection[str] = (),
     ) -> ThreadReplica:
         with self._guard:
             if len(self.replicas) >= self.script.most:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from dray.cluster.asking import ReplicaResources
 from dray.cluster.placing import NoGroupError, shrunk
 from dray.cluster.ray_fleet import NameTakenError
 from dray.driver.fleet import Fleet, ReplicaProcess
 from dray.driver.replicas.handle import ReplicaHandle
+from dray.driver.replicas.waiting import Places
 from dray.engine.protocol import EngineSpec
 from dray.places import lane_of, replica_name
 
@@ -41,9 +41,7 @@ class Launcher:
         """Whether a lane's last replica is on a node that it was to avoid, and that is still ``spent``."""
         return not (spent & self._avoided[last.lane]).isdisjoint(last.nodes)
 
-    def launch(
-        self, lane: int, ask: ReplicaResources, *, steps: int, spent: set[str]
-    ) -> ReplicaProcess | None:
+    def launch(self, lane: int, places: Places, *, steps: int, spent: set[str]) -> ReplicaProcess | None:
         """The process of the lane's next replica, ``steps`` smaller; it avoids ``spent`` nodes.
 
         None without a placement group: Ray's head is away, and its watch says so.
@@ -53,7 +51,8 @@ class Launcher:
             name = replica_name(self._prefix, lane, self._generation[lane])
             self._generation[lane] += 1
             try:
-                process = self._fleet.launch(name, spec, ask, avoid=spent | self._risky())
+                avoid = (spent | self._risky()) - places.never
+                process = self._fleet.launch(name, spec, places.ask, avoid=avoid, never=places.never)
             except NameTakenError:
                 continue
             except NoGroupError:

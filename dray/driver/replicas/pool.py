@@ -23,7 +23,14 @@ from dray.driver.shard_tasks.slots import LEAST_SLOTS, slots_of
 from dray.driver.watched_time import LOOKS, WatchedTime
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
-from dray.errors import ConfigError, EngineDeadError, EngineError, EngineStartError, ReplicaLostError
+from dray.errors import (
+    ConfigError,
+    EngineDeadError,
+    EngineError,
+    EngineStartError,
+    NotImportedError,
+    ReplicaLostError,
+)
 from dray.notices.notice import SOON
 from dray.store import ReplicaState
 
@@ -256,7 +263,7 @@ class ReplicaPool:
         """Ask for a lane's next replica; false where the lane had better rest."""
         if self._rests(lane, spent):
             return False
-        process = self._launcher.launch(lane, self._places.ask, steps=steps, spent=spent)
+        process = self._launcher.launch(lane, self._places, steps=steps, spent=spent)
         if process is None:
             return False
         replica = ReplicaHandle(lane=lane, process=process, slots=LEAST_SLOTS, watched=self.watched)
@@ -308,13 +315,13 @@ class ReplicaPool:
         """What a failed start is charged as. Once an engine has started, no start refuses the job.
 
         Raises:
-            EngineStartError, ConfigError: no engine has, and none will.
+            EngineStartError, ConfigError: no engine has, and none will: not for what one node cannot import.
         """
         oom = bool(getattr(error, "oom", False))
         others = [one for one in self._in(ReplicaState.STARTING) if one is not replica]
         untried = any(not self._lanes.failures[one.lane] for one in others)
         hopeful = oom or (untried and not isinstance(error, ConfigError))
-        if not (self.starts() or hopeful):
+        if not (self.starts() or hopeful or isinstance(error, NotImportedError)):
             raise error
         return error if isinstance(error, EngineStartError) else EngineStartError(str(error), oom=oom)
 
@@ -382,6 +389,8 @@ class ReplicaPool:
         replica.node = replica.node or replica.process.node()
         self._end(replica)
         hopeful = self._lanes.is_hopeful(replica.lane, self._replicas)
+        if isinstance(error, NotImportedError) and replica.node is not None:
+            hopeful = self._places.shun(replica.node) or hopeful
         self._losses.append(Loss(replica=replica, error=error, hopeful=hopeful))
         if not leaving:
             self._lanes.failed(replica.lane)

@@ -83,7 +83,18 @@ class Places:
         self._lanes = lanes
         self.looked = self._look_at = 0.0  # monotonic
         self._hopeless: float | None = None  # since when no node could hold what is asked for
+        self.never: set[str] = set()  # nodes that cannot import what the driver has
         self.ask = ask_of(spec, fleet.info, lanes)
+
+    def shun(self, node: str) -> bool:
+        """No replica comes to this node any more. Whether one still may come to another one."""
+        self.never.add(node)
+        capacity = self._capacity()
+        return capacity is None or capacity.holds(self.ask)
+
+    def _capacity(self) -> Capacity | None:
+        found = self._fleet.capacity()
+        return found.without(self.never) if found and self.never else found
 
     def look(self, starting: Sequence[ReplicaHandle], working: int = 0) -> list[ReplicaHandle]:
         """Note at each replica that starts why it waits. Returns those that are to ask again.
@@ -99,7 +110,7 @@ class Places:
         reason, again, due = None, False, _LOOK_SECONDS
         anew: list[ReplicaHandle] = []
         if waiting:
-            capacity = self._fleet.capacity()
+            capacity = self._capacity()
             if capacity is None:
                 return []
             reason = why_waiting(self.ask, capacity, self._cluster.coming)

@@ -1,8 +1,9 @@
-"""Runs of the flow on nodes that have dray's wheel alone, called by a user's own flow, task and hook."""
+"""Runs on nodes that have dray's wheel alone, and on a cluster where one has no dray at all."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-from tests.support.bare_nodes import bare
-from tests.support.command import write_requests
+from tests.support.bare_nodes import bare, without_dray
+from tests.support.command import dray, run_arguments, write_requests
 from tests.support.raylets import Raylets
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
@@ -75,3 +76,19 @@ def test_a_users_own_flow_runs_its_job_on_nodes_that_have_the_wheel_alone(
     assert "hook heard" in said
     assert "worker process died" not in said
     assert len((tmp_path / "out/output.jsonl").read_text().splitlines()) == ROWS
+
+
+def test_a_node_without_dray_is_named_and_the_others_do_the_job(raylets: Raylets, tmp_path: Path) -> None:
+    """Five replicas: the four processors of the other nodes do not hold them all."""
+    raylets.add(without_dray(raylets.folder / "none"))
+    requests = write_requests(tmp_path / "requests.jsonl", ROWS)
+    where = ["--cluster", str(raylets.settings.address), "--replicas", "5"]
+    ended = dray(
+        tmp_path, *run_arguments(requests, tmp_path / "out", *where), environment=raylets.environment
+    )
+    assert ended.code == 0, ended.stderr
+    assert ended.json["counts"]["done"] == ROWS
+    why = f"(node {socket.gethostname()}: ModuleNotFoundError: No module named 'dray')"
+    told = f"its node cannot import what the driver has {why}"
+    assert f"lost: ENGINE_CRASH: {told}" in ended.stderr
+    assert ended.stderr.count(told) <= 2  # no replica came to its two processors for a second time

@@ -59,6 +59,16 @@ def test_nodes_to_avoid_are_named_and_taken_all_the_same_where_no_other_is() -> 
     assert options["fallback_strategy"] == [{"label_selector": {}}]
 
 
+def test_nodes_that_cannot_have_a_replica_are_never_taken() -> None:
+    ask, cluster = ReplicaResources(cpus=1), _cluster((8, 0))
+    options = actor_options(ask, cluster, never={"c"})
+    assert options["label_selector"] == {"ray.io/node-id": "!in(c)"}
+    assert "fallback_strategy" not in options
+    options = actor_options(ask, cluster, avoid={"b"}, never={"c"})
+    assert options["label_selector"] == {"ray.io/node-id": "!in(b,c)"}
+    assert options["fallback_strategy"] == [{"label_selector": {"ray.io/node-id": "!in(c)"}}]
+
+
 def test_a_step_halves_what_runs_at_a_time() -> None:
     assert shrunk(VLLM, 0, 64) is VLLM
     assert shrunk(VLLM, 1, 64).arguments == {"max_num_seqs": 32, "max_num_batched_tokens": 4096}

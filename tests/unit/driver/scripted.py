@@ -63,6 +63,7 @@ class ScriptedProcess:
     name: str
     spec: EngineSpec
     avoid: frozenset[str]
+    never: frozenset[str] = frozenset()
     polls: list[Poll] = field(default_factory=list)
     answers: list[Exception] = field(default_factory=list)
     place: str | None = NODE.node_id
@@ -142,10 +143,17 @@ class ScriptedFleet:
         self._scripts = [list(script) for script in scripts]
 
     def launch(
-        self, name: str, spec: EngineSpec, ask: ReplicaResources, *, avoid: Collection[str]
+        self,
+        name: str,
+        spec: EngineSpec,
+        ask: ReplicaResources,
+        *,
+        avoid: Collection[str],
+        never: Collection[str] = (),
     ) -> ScriptedProcess:
         polls = self._scripts.pop(0) if self._scripts else []
         made = ScriptedProcess(name=name, spec=spec, avoid=frozenset(avoid), polls=polls, place=self.place)
+        made.never = frozenset(never)
         self.processes.append(made)
         return made
 

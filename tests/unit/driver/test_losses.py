@@ -19,7 +19,14 @@ from dray.driver.replicas import losses as judged
 from dray.driver.replicas.handle import Loss, ReplicaHandle
 from dray.driver.replicas.losses import Losses, StoreBudgets
 from dray.engine.protocol import EngineSpec
-from dray.errors import EngineDeadError, EngineStartError, FencedError, ReplicaLostError, StoreTransientError
+from dray.engine.ray_errors import import_error
+from dray.errors import (
+    EngineDeadError,
+    EngineStartError,
+    FencedError,
+    ReplicaLostError,
+    StoreTransientError,
+)
 from dray.failures.facts import NOTICE_SECONDS, Cause
 from dray.failures.foreign import Sign
 from dray.kinds import Kind
@@ -87,6 +94,23 @@ class Judged:
     @property
     def nodes(self) -> list[NodeLost]:
         return [event for event in self.events if isinstance(event, NodeLost)]
+
+
+def test_where_no_node_can_import_dray_the_job_ends_with_the_advice(store: Store, job: JobLease) -> None:
+    judging = Judged(job)
+    error = import_error("node a", "ModuleNotFoundError: No module named 'dray'")
+    why = "what the driver has (node a: ModuleNotFoundError: No module named 'dray')"
+    advice = "give the nodes the driver's version of dray"
+    judging.lose(0, error, ALIVE, hopeful=True)
+    judging.losses.judge(store)
+    told = f"replica-0 lost: ENGINE_CRASH: its node cannot import {why}; {advice}"
+    assert judging.lost[0].text == told
+    assert judging.losses.failure is None
+    judging.lose(1, error, ALIVE)
+    judging.losses.judge(store)
+    told = f"ENGINE_CRASH: no node is left that can import {why}; {advice}, then resume the job"
+    assert str(judging.losses.failure) == told
+    assert not store.charges("job")
 
 
 def test_a_node_that_went_is_told_of_once_with_the_replicas_that_were_on_it(

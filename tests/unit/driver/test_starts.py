@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from dray.errors import (
     DrayError,
     EngineDeadError,
     EngineStartError,
+    NotImportedError,
     ReplicaLostError,
     StoreUnreachableError,
     WeightsError,
@@ -30,7 +32,14 @@ from dray.kinds import Kind
 from dray.places import lane_of
 from dray.store import JobLease, ReplicaState
 from tests.support.clocks import replace_here
-from tests.unit.driver.scripted import QUICK, Poll, ScriptedFleet, ScriptedProcess
+from tests.unit.driver.scripted import (
+    NODE,
+    QUICK,
+    Poll,
+    ScriptedFleet,
+    ScriptedProcess,
+    capacity_of,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -92,6 +101,19 @@ def test_what_keeps_the_only_engine_from_starting_ends_the_job(error: DrayError)
     with pytest.raises(type(error)) as caught:
         started.pool.look()
     assert caught.value is error
+
+
+def test_no_replica_comes_again_to_a_node_that_cannot_import_dray() -> None:
+    """Not even where no other has room. Where there is no other at all, the job is not to wait for one."""
+    started = Started(1, [NotImportedError("no dray")], [NotImportedError("no dray")])
+    other = replace(NODE, node_id="other")
+    started.fleet.seen = capacity_of([NODE, other])
+    started.fleet.place = other.node_id
+    started.until(lambda: len(started.losses) == 2)
+    assert [loss.hopeful for loss in started.losses] == [True, False]
+    assert [sorted(one.never) for one in started.processes] == [[], [NODE.node_id]]
+    started.go_on(3)
+    assert started.processes[2].never == {NODE.node_id, other.node_id}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,14 @@ import pytest
 
 from dray.engine.client import RayReplica
 from dray.engine.ray_errors import ray_errors
-from dray.errors import ConfigError, DrayError, EngineDeadError, EngineError, ReplicaLostError
+from dray.errors import (
+    ConfigError,
+    DrayError,
+    EngineDeadError,
+    EngineError,
+    NotImportedError,
+    ReplicaLostError,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -55,3 +62,23 @@ def test_rays_errors_become_drays() -> None:
         assert "r7" in str(caught.value) or ours is ConfigError
         unsure = isinstance(caught.value, ReplicaLostError) and caught.value.unsure
         assert unsure is isinstance(foreign, ray.ActorUnavailableError)  # it may live
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "ModuleNotFoundError: No module named 'dray'",
+        "AttributeError: Can't get attribute 'Rank' on <module 'dray.engine.protocol'>",
+        "TypeError: EngineSpec.__init__() got an unexpected keyword argument 'rank'",
+    ],
+)
+def test_a_node_without_dray_or_with_an_older_one_is_told_of_as_such(why: str) -> None:
+    from ray import exceptions as ray
+
+    told = f"Traceback (most recent call last):\nRuntimeError: Replica failed to import\n\n{why}\n"
+    failed = ray.ActorDiedError(ray.RayTaskError("__init__", told, RuntimeError("x"), "ray::r7", 1, "ip"))
+    with pytest.raises(NotImportedError) as caught, ray_errors("r7"):
+        raise failed
+    assert f"the node of replica r7 cannot import what the driver has ({why})" in str(caught.value)
+    assert "give the nodes the driver's version of dray" in str(caught.value)
+    assert caught.value.why == why

@@ -18,7 +18,7 @@ from dray.driver.replicas.handle import Loss, ReplicaHandle
 from dray.driver.replicas.losses import Losses, StoreBudgets
 from dray.driver.replicas.pool import ReplicaPool
 from dray.engine.protocol import EngineSpec
-from dray.errors import EngineDeadError, ReplicaLostError
+from dray.errors import DrayError, EngineDeadError, ReplicaLostError
 from dray.kinds import Kind
 from dray.requests.model import Request
 from dray.requests.spool.spool import encode
@@ -146,11 +146,15 @@ class Scene:
 
     # -- what the driver decides ------------------------------------------------------------------
 
-    def start(self, replicas: int, **broken: float) -> str:
+    def start(self, replicas: int, error: DrayError | None = None, **broken: float) -> str:
         """Why the driver lost the last of these replicas. The first one starts, and takes long over it.
 
-        The engines of the others are built so.
+        The engines of the others are built so, or their processes end of ``error``.
         """
+
+        def fail() -> None:
+            assert error is not None
+            raise error
 
         def spec(given: EngineSpec, node: str) -> EngineSpec:
             changed = broken if self.fleet.replicas else {}
@@ -163,6 +167,8 @@ class Scene:
         pool = ReplicaPool(JOB, _SPEC, self.fleet, replicas, never)
         pool.launch_due(StoreBudgets(self.store, JOB, losses))
         self.fleet.replicas[0].began = lambda: None  # type: ignore[method-assign]
+        for replica in self.fleet.replicas[1:] if error is not None else ():
+            replica.began = fail  # type: ignore[method-assign]
         deadline = time.monotonic() + _START_SECONDS
         while len(lost := [one for one in heard if isinstance(one, ReplicaLost)]) < replicas - 1:
             assert time.monotonic() < deadline

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dray.driver.replicas import losses
-from dray.engine.ray_errors import ray_errors
+from dray.engine.ray_errors import import_error, ray_errors
 from dray.errors import DrayError, InterruptedShardError, JobPausedError
 from dray.failures import rules
 from dray.failures.conditions import INTERRUPTIONS
@@ -97,6 +97,11 @@ def dies_before_its_rows(death: Death) -> Callable[[Scene], str]:
 def does_not_start(*, of: int) -> Callable[[Scene], str]:
     """All but the first, which still starts: the engines are to sleep for so long, which Python refuses."""
     return lambda scene: scene.start(of, start_seconds=-1.0)
+
+
+def is_not_imported(*, of: int) -> Callable[[Scene], str]:
+    """On two nodes, of which all but the first of so many replicas cannot import dray."""
+    return lambda scene: scene.start(of, import_error("node b", "ModuleNotFoundError: dray"))
 
 
 def the_store_is_gone(scene: Scene) -> str:
@@ -187,6 +192,8 @@ OF_MANY: dict[str, Callable[[Scene], str]] = {
     "nodes were lost under this suspect": died(ENGINE, NODE),
     f"nodes were lost {INTERRUPTIONS} times without a new row": died(*[NODE] * INTERRUPTIONS),
     "the node or the way to it was lost without notice": died(NODE),
+    "its node cannot import what the driver has": is_not_imported(of=2),
+    "no node is left that can import what the driver has": is_not_imported(of=3),
     "the engine did not start, and others do or still may": does_not_start(of=2),
     "the engine did not start": does_not_start(of=3),
     "engines died under this suspect": died(ENGINE, ENGINE),
