@@ -56,12 +56,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What seven thousand tests are made of stays to the end: the garbage collector need not look at it."""
+    """What seven thousand tests are made of stays to the end: the garbage collector need not look at it.
+
+    An engine of vLLM's that ends would undo that, and then collect twice: seconds for each engine.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.unfreeze = lambda: None
         gc.enable()
 
 
@@ -103,10 +107,12 @@ _SPARE = spare_worker(os.environ.get("PYTEST_XDIST_WORKER"))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol() -> Generator[None, object, object]:
+def pytest_runtest_protocol(nextitem: pytest.Item | None) -> Generator[None, object, object]:
     """A worker without a core of its own begins a test while one is idle; the time limit starts then."""
     if _SPARE:
         _SPARE.wait()
+    if nextitem is None:
+        gc.freeze()  # the engines of all tests end with the last one, and the process after them
     return (yield)
 
 
