@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from dray.cluster.providers.protocol import Provider, ProviderSettings
 from dray.errors import ConfigError
+from dray.storage.addresses import without_secret
 
 STABLE_RESOURCE = "dray_stable"
 """The custom Ray resource of nodes that are not spot: shard tasks run there and nowhere else."""
@@ -48,14 +49,15 @@ class ClusterSettings:
     standing: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for the address of a server that Ray's clients connect to."""
+        """Raise ConfigError for the address of a server that Ray's clients connect to."""
         # As Ray reads `auto`.
         address = os.environ.get("RAY_ADDRESS") if self.address == "auto" else self.address
         if address is not None and "://" in address:
             named = "" if self.address == address else " (auto, by RAY_ADDRESS)"
             raise ConfigError(
-                f"cluster {address}{named}: dray's driver is a node of the cluster, not a client: give "
-                "HOST:6379 on one of its machines, or `dray cluster submit http://HOST:8265 -- run ...`"
+                f"cluster {without_secret(address)}{named}: dray's driver is a node of the cluster, not a "
+                "client: give HOST:6379 on one of its machines, or `dray cluster submit http://HOST:8265 -- "
+                "run ...`"
             )
 
     @property

@@ -58,6 +58,8 @@ def test_an_address_for_clients_of_ray_is_refused(monkeypatch: pytest.MonkeyPatc
             cluster_settings(given, NoBlocks())
         with pytest.raises(ConfigError, match=told):
             ExistingRayCluster(address=given).settings()
+    with pytest.raises(ConfigError, match=r"^cluster ray://10\.0\.0\.5:10001: "):
+        ClusterSettings(address="ray://me:secret@10.0.0.5:10001")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.5:6379")
     ClusterSettings(address="auto")
     monkeypatch.setenv("RAY_ADDRESS", address)
