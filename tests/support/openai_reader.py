@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
-
-if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletion
-    from openai.types.responses import Response
 
 
 def as_openai_reads(path: Path) -> list[dict[str, Any]]:
@@ -24,14 +20,14 @@ def as_openai_reads(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.iter_lines()]
 
 
-def response_class() -> type[Response]:
+def response_class() -> Any:
     """What OpenAI's client makes of an answer of /v1/responses."""
     from openai.types.responses import Response
 
     return Response
 
 
-def chat_class() -> type[ChatCompletion]:
+def chat_class() -> Any:
     """What it makes of an answer of /v1/chat/completions."""
     from openai.types.chat import ChatCompletion
 

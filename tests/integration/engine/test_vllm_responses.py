@@ -207,7 +207,7 @@ def test_answers_are_whole_and_the_same_bytes_every_time(tickets: Runner) -> Non
 
 
 def text_of(found: dict[str, Any]) -> str:
-    text = response_class().model_validate(found).output_text
+    text: str = response_class().model_validate(found).output_text
     assert text == Kind.RESPONSE.columns[0].read(found)
     return text
 
