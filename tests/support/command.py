@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.cli.server import PrefectServer
+from tests.support.prefect_database import put_database
 
 ROOT = Path(__file__).parents[2]
 MARK = "DRAY_TESTS_MARK"
@@ -32,6 +33,7 @@ CANARY = "canary-7f3a-prompt"  # stands in every prompt: nothing that people rea
 @functools.cache
 def prefect_api() -> str:
     """The URL of one Prefect server for all tests of this process: each run skips its start."""
+    put_database(Path(os.environ["PREFECT_HOME"]))
     server = PrefectServer()
     server.start()
     atexit.register(server.stop)

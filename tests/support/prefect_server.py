@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from dray.ports import lasting_port
+from tests.support.prefect_database import put_database
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 120.0  # the first start of a home writes the whole schema
+START_SECONDS = 120.0
 ANSWER_SECONDS = 90.0  # Prefect's server on SQLite waits 60 s for a lock of its own, and all calls with it
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
@@ -28,6 +29,7 @@ class PrefectServer:
     """``prefect server start`` on a free loopback port, with a database of its own."""
 
     def __init__(self, home: Path, *, ui: bool = False) -> None:
+        put_database(home)
         self.home = home
         self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"

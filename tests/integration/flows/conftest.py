@@ -1,62 +1,25 @@
-"""One Prefect server for all tests of flows, or one for each of pytest's processes that runs some."""
+"""One Prefect server for all tests of flows, that of the commands in each of pytest's processes."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from tests.integration.store.conftest import postgres, postgres_url, template
+from tests.support.command import prefect_api
 
 __all__ = ["postgres", "postgres_url", "template"]
 
 
-class _Server:
-    """Prefect's own harness: a real server with a database of its own.
-
-    Ray's processes learn its address from the environment; it is gone when the tests elsewhere run.
-    """
-
-    def __init__(self) -> None:
-        self._running: ExitStack | None = None
-
-    def start(self) -> None:
-        from prefect.testing.utilities import (
-            prefect_test_harness,  # 2 s of CPU in each process that collects tests
-        )
-
-        if self._running is None:
-            self._running = ExitStack()
-            self._running.callback(_restore, dict(os.environ))
-            self._running.enter_context(prefect_test_harness(server_startup_timeout=120))
-
-    def stop(self) -> None:
-        if self._running is not None:
-            self._running.close()
-            self._running = None
-
-
-_server = _Server()
-
-
 @pytest.fixture(scope="module", autouse=True)
-def prefect() -> None:
-    """The server, for a file of tests."""
-    _server.start()
+def prefect() -> Iterator[None]:
+    """The server, for a file of tests; Ray's processes learn its address from the environment."""
+    from prefect.settings import (  # 2 s of CPU in each process that collects tests
+        PREFECT_API_URL,
+        temporary_settings,
+    )
 
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """Stop the server after the last test of this folder: a fixture for it would live as long as pytest."""
-    found = yield
-    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
-        _server.stop()
-    return found
-
-
-def _restore(environment: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
+    with pytest.MonkeyPatch.context() as patch, temporary_settings({PREFECT_API_URL: prefect_api()}):
+        patch.setenv("PREFECT_API_URL", prefect_api())
+        yield
