@@ -53,15 +53,26 @@ def next_step(facts: Facts, store: str | None) -> str:
     if state in ("paused", "cancelled"):
         return f"`dray resume {job}{where}` goes on; finished rows are kept"
     if state == "expired":
-        return (
-            f"its time is over: every unfinished row is an error row; `dray export {job} --failed-requests "
-            f"FILE.jsonl{where}` writes their requests, which `dray run` answers with another --output"
-        )
+        return _after_expiry(facts["counts"], job, where)
     if facts["no_driver"]:
         return f"`dray resume {job}{where}` goes on; `dray cancel {job}{where}` gives it up"
     if facts["cancel_requested"]:
         return "it was asked to stop: finished rows are being written"
     return f"`dray status {job} --watch{where}` follows it; `dray cancel {job}{where}` stops it"
+
+
+def _after_expiry(counts: Facts, job: str, where: str) -> str:
+    if not counts["total"]:
+        return "its time is over: the same `dray run` with a longer --completion-window, or none, begins anew"
+    if counts["pending"]:
+        return (
+            f"its time is over: `dray resume {job}{where}` writes error rows for the rows that are left, "
+            f"and the files; `dray export {job} --output FOLDER{where}` writes the finished rows"
+        )
+    return (
+        f"its time is over: every unfinished row is an error row; `dray export {job} --failed-requests "
+        f"FILE.jsonl{where}` writes their requests, which `dray run` answers with another --output"
+    )
 
 
 def cancel_line(facts: Facts, store: str | None) -> str:

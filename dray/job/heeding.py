@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
 
@@ -25,10 +26,14 @@ _PATIENCE = 2.0  # seconds for one look: a store that is away is asked again at 
 
 
 class Heed:
-    """Looks whether a job is to stop, as long as the block runs."""
+    """Looks whether a job is to stop, as long as the block runs.
 
-    def __init__(self, job: OpenJob) -> None:
+    Without ``expires`` the job does not stop because its time is over.
+    """
+
+    def __init__(self, job: OpenJob, *, expires: bool = True) -> None:
         self._job = job
+        self._expires = expires
         self._store: Store | None = None
         self._looked = -HEAR_EVERY
 
@@ -53,7 +58,7 @@ class Heed:
         try:
             self._store = self._store or reopen(self._job, patience=_PATIENCE)
             signals = stop_signals(self._store, self._job)
-            obey(self._job, signals)
+            obey(self._job, signals if self._expires else replace(signals, expired=False))
             if signals.at_rest:
                 self._refuse_put_to_rest(self._store)
         except StoreError:  # the driver's next write reports it
@@ -84,16 +89,22 @@ def obey(job: OpenJob, signals: StopSignals) -> None:
 
 
 def run_until_stopped(
-    job: OpenJob, work: Callable[[], T], *, stop: Callable[[], None], look: Callable[[], None]
+    job: OpenJob,
+    work: Callable[[], T],
+    *,
+    stop: Callable[[], None],
+    look: Callable[[], None],
+    expires: bool = True,
 ) -> T:
     """Run ``work`` in a thread, and give up on it when the job is to stop, or when ``look`` raises.
 
     ``stop`` asks it to end. It may hang in a read that hears nothing; this waits ``STOP_SECONDS`` for it.
+    Without ``expires`` it goes on although the job's time is over.
 
     Raises:
         CancelledError, ExpiredError: the job is to stop.
     """
-    with Heed(job) as heed:
+    with Heed(job, expires=expires) as heed:
         heed.look()
 
         def both() -> None:

@@ -56,7 +56,8 @@ def ingest_job(
     ``progress`` and ``say`` hear of the rows read so far, and of what was found out about the input.
 
     Raises:
-        CancelledError, ExpiredError: the job is to stop; nothing is published then.
+        CancelledError, ExpiredError: the job is to stop; nothing is published then. A job whose requests were
+            lost does not expire here: the rows that are left get their error rows from them.
         InputError: rows that cannot be requests, or no row for ``READ_SECONDS``; likewise.
         JobChangedError: the requests that an earlier run took in are gone, and the input gives others.
     """
@@ -71,7 +72,9 @@ def ingest_job(
         remove_older(job, recorded, known)
         ordering = Ordering.of(recorded, job.settings, replicas)
         sharing = sharing_of(store, job, recorded, say)
-        ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say)
+        # Rows of a job whose time is over get their error rows from these requests, which are to be there.
+        expires = recorded.total is None
+        ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say, expires=expires)
         notes = (
             note_on_names(settings.defaults, ingested.model_name),
             note_on_fields(settings.defaults, ingested.kinds),
@@ -140,6 +143,8 @@ def _taken_in(
     sharing: Sharing,
     progress: Callable[[int], None] | None,
     say: Callable[[str], None] | None,
+    *,
+    expires: bool,
 ) -> Ingested:
     """Read the input, in a thread: it may hang, and an order to stop is heard all the same."""
     settings, pulse = job.settings, Pulse()
@@ -161,7 +166,7 @@ def _taken_in(
         )
 
     try:
-        return run_until_stopped(job, work, stop=pulse.stop, look=pulse.refuse_silence)
+        return run_until_stopped(job, work, stop=pulse.stop, look=pulse.refuse_silence, expires=expires)
     except BaseException:
         remove_own(job)  # parts, and the upload of one: what hangs in the thread may not come to it
         raise

@@ -21,7 +21,7 @@ from dray.requests.spool.parts import part_uri
 from dray.storage.files import exists, join, local_path, remove, size_of
 from dray.storage.objects import ObjectStoreOptions, is_object, list_under
 from dray.storage.s3_uploads import end_unfinished, unfinished
-from dray.store import Job, JobState, Shard
+from dray.store import Job, JobState, Shard, store_option
 
 PART_BYTES = 8 << 30
 """Bytes of a part of a spool: 583 parts for 5 TB. For an object store two of them lie in ``TMPDIR``."""
@@ -122,7 +122,8 @@ def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> 
     remove_own(job)
     raise JobChangedError(
         f"job {job.job_id}: its requests ({lost}) are gone or cut short, and its input gives other rows now, "
-        "as a query may. Give another --job-id to start anew; what is finished stays in the store"
+        "as a query may. Give another --job-id to start anew; what is finished stays in the store, and "
+        f"`dray export {job.job_id} --output FOLDER{store_option(job.settings.store_url)}` writes it to files"
     )
 
 

@@ -70,13 +70,36 @@ def _keep_pace(store: Store, lease: JobLease, *, at: float) -> None:
     store.merge_job_info(lease, pace_of(pulse, at=at))
 
 
-def test_an_expired_job_says_how_its_rows_are_run_again(store: Store, url: str) -> None:
-    lease = _under_way(store)
-    facts = facts_of(store, store.get_job(lease.job_id)) | {"state": "expired", "no_driver": None}
-    told = status_lines(facts, now=time.time(), store="out")[-1]
+def test_an_expired_job_says_how_its_rows_are_run_again(store: Store) -> None:
+    told = _next_of_expired(store, {"total": 12, "done": 3, "failed": 9, "pending": 0}, "out")
     assert "`dray export tickets --failed-requests FILE.jsonl --store out`" in told
-    told = status_lines(facts, now=time.time(), store="my answers")[-1]
+    told = _next_of_expired(store, {"total": 12, "done": 3, "failed": 9, "pending": 0}, "my answers")
     assert "FILE.jsonl --store 'my answers'`" in told
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (
+            {"total": 12, "done": 3, "failed": 1, "pending": 8},
+            "`dray resume tickets --store out` writes error rows",
+        ),
+        ({"total": 0, "done": 0, "failed": 0, "pending": 0}, "with a longer --completion-window, or none"),
+    ],
+)
+def test_an_expired_job_without_its_error_rows_says_how_it_gets_further(
+    store: Store, counts: dict[str, int], expected: str
+) -> None:
+    """Its driver died before it had written them, or before it had read the input."""
+    told = _next_of_expired(store, counts, "out")
+    assert expected in told
+    assert "--failed-requests" not in told
+
+
+def _next_of_expired(store: Store, counts: dict[str, int], named: str) -> str:
+    job = store.find_job("tickets") or store.get_job(_under_way(store).job_id)
+    facts = facts_of(store, job) | {"state": "expired", "no_driver": None, "counts": counts}
+    return status_lines(facts, now=time.time(), store=named)[-1]
 
 
 def test_a_job_under_way_in_words(store: Store, url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,7 @@ from dray.job.options.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, open_store
 from tests.support.lanes import parts_on
+from tests.support.publishing import answer
 from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
 from tests.unit.driver.scripted import Heard, cluster
 
@@ -317,6 +319,34 @@ def test_a_job_whose_time_is_over_before_its_weights_are_read_again_expires(
     monkeypatch.setattr(Weighing, "check", lambda _, look: look())
     result = _run(replace(settings, completion_window=0.001), [])
     assert (result.state, result.counts["failed"]) == (JobState.EXPIRED, 50)
+
+
+@pytest.mark.parametrize("lost", ["the folder was moved", "its requests were deleted"])
+def test_a_job_whose_time_is_over_expires_though_its_requests_are_gone(
+    make_settings: Callable[..., JobSettings], tmp_path: Path, lost: str
+) -> None:
+    """Its driver died, and the next one came late: it reads the input again, for the error rows."""
+    store_url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    settings = make_settings(replicas=1, job_id="job", shard_rows=10, store_url=store_url)
+    job = open_job(settings)
+    answer(job, shards=2)
+    with open_store(store_url, create=False) as store:
+        store.release_job(job.lease)
+    if lost == "the folder was moved":
+        settings = replace(settings, output=str(tmp_path / "moved"))
+        Path(job.settings.output).rename(settings.output)
+    else:
+        shutil.rmtree(Path(settings.output) / ".dray")
+    result = _run(replace(settings, completion_window=0.001), [])
+    assert result.state == JobState.EXPIRED
+    assert (result.counts["total"], result.counts["done"], result.counts["failed"]) == (50, 20, 30)
+    answers, errors = (Path(settings.output) / name for name in ("output.jsonl", "errors.jsonl"))
+    assert answers.read_bytes().count(b"\n") == 20
+    codes = [
+        json.loads(line)["response"]["body"]["error"]["code"] for line in errors.read_text().splitlines()
+    ]
+    assert codes == ["expired"] * 30
+    assert (Path(settings.output) / "report.html").exists()
 
 
 def test_a_job_that_is_done_writes_its_files_again_though_its_weights_take_long_to_read(

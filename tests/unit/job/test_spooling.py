@@ -212,7 +212,9 @@ def test_it_is_not_when_the_input_gives_other_rows_by_now(
     shards = ingest_job(job, replicas=1)
     Path(shards[0].uri).unlink()
     _edit(job_input, change)
-    with pytest.raises(JobChangedError, match=r"requests-1.jsonl.*are gone.*other rows.*--job-id"):
+    with pytest.raises(
+        JobChangedError, match=r"requests-1.jsonl.*are gone.*other rows.*--job-id.*`dray export job"
+    ):
         ingest_job(resumed(store, job), replicas=1)
     assert store.shards("job") == shards
     assert spool_files(job) == []
