@@ -94,7 +94,7 @@ def refuse_foreign(
     legacy: bool = False,
     options: ObjectStoreOptions | None = None,
 ) -> None:
-    """Refuse a folder whose files are not the owner's. ``owner`` None is a job that has no marker yet.
+    """Refuse a folder whose files are not the owner's. ``owner`` None is a job that has no name yet.
 
     ``names`` are the files that are to be written. ``legacy`` says that this was the job's folder from its
     start, so that its files are the job's also without a marker: an earlier version of dray wrote none.
@@ -105,7 +105,7 @@ def refuse_foreign(
     found = owner_of(directory, options)
     if found is not None and found != owner:
         raise ConfigError(
-            f"{directory}: the folder belongs to {found}; name another one with --output, "
+            f"{directory}: the folder belongs to {_told(found, owner)}; name another folder with --output, "
             "or replace its files with --overwrite"
         )
     if found is None and not legacy:
@@ -115,6 +115,18 @@ def refuse_foreign(
                 f"{directory}: holds {' and '.join(there)}, which this job has not written (a deleted job "
                 "leaves its files); name another folder with --output, or replace them with --overwrite"
             )
+
+
+def _told(found: Owner | None, owner: Owner | None) -> str:
+    """Whose a folder is, for the ``owner`` that may not have it: two jobs of one name are told apart."""
+    if found is None or owner is None or found.job_id != owner.job_id:
+        return str(found or "another job")  # one that has given the folder up this moment
+    if owner == found.of_export or found == owner.of_export:  # one job, and an export of it
+        return str(found)
+    return (
+        f"{found} of another store (give that one with --store), or of this store, before it was "
+        "restored or the job was deleted"
+    )
 
 
 def _of_others(directory: str, name: str, options: ObjectStoreOptions | None) -> list[str]:
@@ -144,7 +156,9 @@ def take(
             if found == owner:
                 return
             if not overwrite:
-                raise ConfigError(f"{directory}: the folder belongs to {found}; name another one")
+                raise ConfigError(
+                    f"{directory}: the folder belongs to {_told(found, owner)}; name another folder"
+                )
             _replace(_marker(directory), content, options)
             withdraw(join(directory, WORK), below=True, options=options)
     if owner_of(directory, options) != owner:  # a store without conditional puts, and another job

@@ -113,11 +113,11 @@ def _refuse_foreign(store: Store, settings: JobSettings, fingerprint: Fingerprin
     if settings.overwrite:
         return
     job_id, known, older = asked
-    identity = known.info.get(IDENTITY) if known is not None else None
+    identity = known.info.get(IDENTITY, "") if known is not None else ""  # "" is in no folder's marker
     try:
         refuse_foreign(
             settings.output,
-            Owner(job_id=job_id, identity=identity) if identity else None,
+            Owner(job_id=job_id, identity=identity),
             published_names(),
             legacy=known is not None and known.settings.get("output") == settings.output,
             options=settings.objects,

@@ -186,9 +186,17 @@ def test_a_folder_belongs_to_one_job(make_settings: MakeSettings, tmp_path: Path
 def test_a_job_of_the_same_name_in_another_store_is_another_job(
     make_settings: MakeSettings, tmp_path: Path
 ) -> None:
+    """As a store that was restored from before the job began: its name alone would say nothing."""
     finish(make_settings(job_id="job"))
-    with pytest.raises(ConfigError, match="belongs to job job"):
-        open_job(make_settings(job_id="job", store_url=f"sqlite:///{tmp_path / 'other.db'}"))
+    fresh = make_settings(job_id="job", store_url=f"sqlite:///{tmp_path / 'other.db'}")
+    told = r"belongs to job job of another store .*--store.* before it was restored .*--output.*--overwrite"
+    with pytest.raises(ConfigError, match=told):
+        open_job(fresh)
+    open_job(make_settings(job_id="job", store_url=fresh.store_url, output=str(tmp_path / "elsewhere")))
+    with pytest.raises(ConfigError, match=told):  # now that store has one of this name, too
+        open_job(fresh)
+    with pytest.raises(ConfigError, match=told):
+        export_job("job", str(tmp_path / "out"), "jsonl", str(tmp_path / "other.db"), json=False)
 
 
 def test_a_job_whose_folder_was_taken_away_publishes_nothing(

@@ -14,7 +14,7 @@ import pytest
 
 from dray.errors import ConfigError, JobFailedError
 from dray.storage import folders
-from dray.storage.folders import Owner, give_up, owner_of, take
+from dray.storage.folders import Owner, give_up, owner_of, refuse_foreign, take
 
 pytestmark = pytest.mark.unit
 
@@ -79,6 +79,14 @@ def test_a_folder_is_taken_once_and_given_up(
     assert owner_of(str(tmp_path)) == _owner(2)
     give_up(str(tmp_path), _owner(2))
     assert _left(str(tmp_path)) == []
+
+
+def test_a_job_and_an_export_of_it_are_no_two_jobs_of_one_name(tmp_path: Path) -> None:
+    job, folder = _owner(1), str(tmp_path)
+    for owner, other in ((job, job.of_export), (job.of_export, job)):
+        take(folder, owner, overwrite=True)
+        with pytest.raises(ConfigError, match=f"the folder belongs to {owner}; name another folder"):
+            refuse_foreign(folder, other, [])
 
 
 def test_a_marker_that_could_not_be_written_is_removed(
