@@ -7,7 +7,7 @@ sampling values, ``stream``) is the engine's to judge, and ends in an error row.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -39,6 +39,20 @@ class BadRow(ValueError):  # noqa: N818  a verdict on one row, on its way to a P
         self.message = message
         self.field = field
         self.custom_id = custom_id
+
+
+class BadText(BadRow):
+    """A row, an object, with texts that can be neither stored nor sent.
+
+    ``unfit`` says of each field with such a text what it holds; ``row`` has the other fields.
+    """
+
+    def __init__(self, row: dict[str, Any], unfit: dict[str, str]) -> None:
+        field = next((name for name in unfit if _unfit(name) is None), None)
+        told = next(iter(unfit.values())) if field is None else unfit[field]
+        super().__init__("invalid_text", f"a text holds {told}; remove it", field)
+        self.row = row
+        self.unfit = unfit
 
 
 class Envelope(NamedTuple):
@@ -84,7 +98,12 @@ def read_envelope(line: bytes, kind: Kind = Kind.CHAT) -> Envelope:
 
     A row without a URL is of ``kind``, where its body holds a prompt of that kind.
     """
-    row = parse_object(line)
+    try:
+        row = parse_object(line)
+    except BadText as bad:
+        own = bad.row.get("custom_id")
+        bad.custom_id = own if type(own) is str and 0 < len(own) <= CUSTOM_ID_LIMIT else None
+        raise
     custom_id = row.get("custom_id")
     if type(custom_id) is not str or not custom_id or len(custom_id) > CUSTOM_ID_LIMIT:
         raise _bad_custom_id(custom_id)
@@ -98,15 +117,15 @@ def read_envelope(line: bytes, kind: Kind = Kind.CHAT) -> Envelope:
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
-    """One JSON object without NUL or lone surrogates in any text of it."""
+    """One JSON object, or BadRow; BadText where NUL or lone surrogates in its texts are all that is wrong."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise _diagnosed(line, error) from None
     if type(row) is not dict:
         raise BadRow("not_an_object", f"the line is a {_json_type(row)}, not an object")
-    if b"\\u0000" in line and _has_nul(row):
-        raise BadRow("invalid_text", "a text holds the character NUL (\\u0000); remove it", _nul_field(row))
+    if b"\\u0000" in line and (unfit := _unfit_fields(row)):
+        raise BadText(_without(row, unfit), unfit)
     return row
 
 
@@ -196,9 +215,10 @@ def _diagnosed(line: bytes, error: orjson.JSONDecodeError) -> BadRow:
         return BadRow("invalid_text", f"the line {NOT_UTF8} (byte {bad.start + 1})")
     constants: list[str] = []
     try:
-        json.dumps(json.loads(text, parse_constant=constants.append), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return BadRow("invalid_text", "a text holds a lone surrogate (half of a \\ud800-style pair)")
+        row = json.loads(text, parse_constant=constants.append)
+        if not constants and type(row) is dict and (unfit := _unfit_fields(row)):
+            rest = json.dumps(_without(row, unfit))
+            return BadText(orjson.loads(rest), unfit)  # numbers as orjson reads those of other rows
     except (ValueError, RecursionError):
         constants = []
     if constants:  # Python's json writes them, and so does pandas in part
@@ -208,24 +228,33 @@ def _diagnosed(line: bytes, error: orjson.JSONDecodeError) -> BadRow:
     return BadRow("invalid_json", f"not JSON: {error.msg.split(': line ')[0]}, at column {error.colno}")
 
 
-def _has_nul(value: Any) -> bool:
-    """Whether a text in ``value`` holds NUL. A loop: bodies may nest deeper than Python recurses."""
+def _unfit(value: Any) -> str | None:
+    """What a text in ``value`` must not hold. A loop: bodies may nest deeper than Python recurses."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
         if isinstance(part, str):
             if "\0" in part:
-                return True
+                return "the character NUL (\\u0000)"
+            try:
+                part.encode()
+            except UnicodeEncodeError:
+                return "a lone surrogate (half of a \\ud800-style pair)"
         elif isinstance(part, dict):
             waiting.extend(part)
             waiting.extend(part.values())
         elif isinstance(part, list):
             waiting.extend(part)
-    return False
+    return None
 
 
-def _nul_field(row: dict[str, Any]) -> str | None:
-    return next((name for name, value in row.items() if "\0" not in name and _has_nul(value)), None)
+def _unfit_fields(row: dict[str, Any]) -> dict[str, str]:
+    found = {name: _unfit({name: value}) for name, value in row.items()}
+    return {name: told for name, told in found.items() if told is not None}
+
+
+def _without(row: dict[str, Any], fields: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in fields}
 
 
 def _json_type(value: object) -> str:

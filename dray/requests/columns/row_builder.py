@@ -14,7 +14,14 @@ from dray.requests.columns.bodies import with_fields
 from dray.requests.columns.media_cells import sound_reader
 from dray.requests.columns.messages import messages_of
 from dray.requests.columns.part_cells import parts_reader, with_parts
-from dray.requests.columns.template import Template, documents_of, plain_decimal, text_of, value_of
+from dray.requests.columns.template import (
+    Template,
+    Unreadable,
+    documents_of,
+    plain_decimal,
+    text_of,
+    value_of,
+)
 from dray.requests.media.medium import columns_of_files, roots_of
 from dray.requests.media.placing import FORMS, parts_placer
 from dray.requests.precision import EXACT
@@ -85,10 +92,12 @@ def _text_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
     messages = shape.messages_column
     if messages is not None:
         fields = shape.fields or BodyFields(names=frozenset(), nulls=True)
-        return lambda row: with_fields(
-            {"messages": messages_of(value_of(row, messages, "missing_column"), messages, system)},
-            row,
-            fields,
+        return lambda row: _readable(
+            with_fields(
+                {"messages": messages_of(value_of(row, messages, "missing_column"), messages, system)},
+                row,
+                fields,
+            )
         )
     if shape.audio_column is not None and shape.kind.sound is not None:
         return _sound_reader(shape, shape.audio_column, shape.kind.sound)
@@ -100,6 +109,14 @@ def _text_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
     if column is None or name is None:
         return lambda row: body(prompt(row))
     return lambda row: {**body(prompt(row)), name: documents_of(row, column)}
+
+
+def _readable(body: dict[str, Any]) -> dict[str, Any]:
+    """``body``, or BadRow where a field of the row holds what dray cannot read."""
+    if Unreadable in map(type, body.values()):
+        for name in body:
+            value_of(body, name, "missing_column")
+    return body
 
 
 def _sound_reader(shape: RowShape, column: str, name: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

@@ -24,7 +24,7 @@ from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.partitions import partition_of
 from dray.requests.row_shape import RowShape
 from dray.requests.sources import Rows
-from dray.requests.validate import BadRow, parse_object, too_long
+from dray.requests.validate import BadRow, BadText, parse_object, too_long
 from dray.storage.files import open_lines, open_seekable
 from dray.storage.objects import BLOCK_BYTES, PART_BYTES, ObjectStoreOptions
 from dray.storage.remote import is_remote
@@ -74,6 +74,10 @@ def _json_rows(
             continue
         try:
             row = parse_object(line)
+        except BadText as bad:  # perhaps in a column that is not read
+            row = bad.row
+            for column, told in bad.unfit.items():
+                row[column] = Unreadable(told, "invalid_text", "; remove it")
         except BadRow as bad:
             if line.strip():
                 yield number, bad

@@ -19,6 +19,7 @@ from dray.kinds import Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Outcome, Request
 from dray.requests.reading.readers import ReadLimits
+from dray.requests.row_shape import RowShape
 from dray.requests.rules import note_on_fields, note_on_names
 from dray.requests.sources import RowDefaults, source_of
 from dray.requests.spool.spool import decode, read_shard
@@ -143,6 +144,24 @@ def test_skip_invalid_turns_bad_lines_into_error_rows(tmp_path: Path) -> None:
         "spool.jsonl",
         "spool.jsonl.rejects",
     ]
+
+
+@pytest.mark.parametrize("bad", ["\0", "\ud800"])
+def test_the_error_row_of_a_text_that_cannot_be_stored_has_the_rows_id(tmp_path: Path, bad: str) -> None:
+    """Of batch rows, and of rows with an id column. The id ``x`` is not ``bad`` itself."""
+    texts = {"doc-17": f"a{bad}b", f"x{bad}": "fine", "doc-18": "fine"}
+    batch = write(tmp_path, *(row(name, messages=text) for name, text in texts.items()))
+    table = write(
+        tmp_path, *(json.dumps({"id": name, "p": text}) for name, text in texts.items()), name="2.jsonl"
+    )
+    shape = RowShape(kind=Kind.COMPLETION, prompt_column="p", id_column="id")
+    for source in (source_of(batch), source_of(table, shape)):
+        ingested = ingest(source, spool_uri=str(spool_of(tmp_path)), skip_invalid=True)
+        assert [(o.index, o.custom_id, o.error_code) for o in error_rows(ingested)] == [
+            (0, "doc-17", "invalid_text"),
+            (1, None, "invalid_text"),
+        ]
+        assert [r.custom_id for r in requests(ingested)] == ["doc-18"]
 
 
 def test_a_bad_row_whose_id_was_taken_before_loses_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -208,6 +209,62 @@ def test_whole_numbers_of_json_beyond_64_bits_are_refused(tmp_path: Path) -> Non
     ]
     told = "the column 'p' holds a number of more than 64 bits in this row; write it as text"
     assert (errors[0].error_message or "").endswith(told)
+
+
+@pytest.mark.parametrize("bad", ["\0", "\ud800", "\0\ud800"])
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv", "in.jsonl", "in.parquet"])
+def test_a_column_that_no_row_is_made_of_may_hold_any_text(tmp_path: Path, name: str, bad: str) -> None:
+    path, html = tmp_path / name, f"<p>{bad}"
+    raw = html.encode("utf-8", "surrogatepass")
+    if name == "in.jsonl":
+        path.write_text(json.dumps({"id": "a", "text": "fine", "html": [html], html: 1}))
+    elif name == "in.parquet":
+        pages = pyarrow.array([raw], pyarrow.binary()).view(pyarrow.string())
+        parquet.write_table(pyarrow.table({"id": ["a"], "text": ["fine"], "html": pages}), path)
+    else:
+        rows = b"id,text,html\na,fine," + raw
+        path.write_bytes(rows.replace(b",", b"\t") if name == "in.tsv" else rows)
+    assert prompts(tmp_path, str(path), prompt_column="text", id_column="id") == [("a", "fine")]
+
+
+@pytest.mark.parametrize("bad", ["\0", "\ud800"])
+def test_a_bad_text_of_json_is_told_where_a_row_is_made_of_it(tmp_path: Path, bad: str) -> None:
+    """Of a prompt, a kept column, a field that goes into the request, and messages."""
+    path = tmp_path / "in.jsonl"
+    message = {"role": "user", "content": "x"}
+    row: dict[str, Any] = {"id": "a", "p": "x", "k": [{"n": "x"}], "messages": [message], "stop": ["x"]}
+    bad_rows = [
+        row | {"p": bad},
+        row | {"k": [{"n": bad}]},
+        row | {"messages": [message | {bad: 1}]},
+        row | {"stop": [bad]},
+    ]
+    path.write_text(
+        "".join(json.dumps(one | {"id": str(at)}) + "\n" for at, one in enumerate([*bad_rows, row]))
+    )
+    shapes: list[tuple[dict[str, Any], list[int]]] = [
+        ({"prompt_column": "p", "keep_columns": ("k",)}, [0, 1]),
+        ({}, [2, 3]),
+    ]
+    for options, expected in shapes:
+        source = source_of(str(path), id_column="id", **options)
+        ingested = take(tmp_path, source, skip_invalid=True)
+        errors = [error for page in ingested.rejects() for error in page]
+        assert [(e.index, e.custom_id, e.error_code) for e in errors] == [
+            (index, str(index), "invalid_text") for index in expected
+        ]
+        assert ingested.requests == 3
+
+
+def test_bad_texts_leave_the_numbers_of_their_rows_alone(tmp_path: Path) -> None:
+    """Another parser reads these rows, which has whole numbers of any size."""
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"n": 9999999999999999999999, "x": "\\ud800"}\n{"n": 1e20, "x": "\\ud800"}\n')
+    source = source_of(str(path), kind=Kind.COMPLETION, prompt_column="n")
+    ingested = take(tmp_path, source, skip_invalid=True)
+    assert asked(ingested) == [("row-1", "1e+20")]
+    [[error]] = list(ingested.rejects())
+    assert error.error_code == "number_too_large"
 
 
 def test_json_rows(tmp_path: Path) -> None:

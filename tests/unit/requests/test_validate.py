@@ -52,7 +52,8 @@ CASES: list[tuple[bytes, str, str | None]] = [
     (b'{"custom_id": "a\x00"}', "invalid_text", None),
     (line(custom_id="a\0"), "invalid_text", "custom_id"),
     (line(body={"messages": [{"content": "\0"}]}), "invalid_text", "body"),
-    (line(body={"messages": "\ud800"}), "invalid_text", None),
+    (line(body={"messages": "\ud800"}), "invalid_text", "body"),
+    (line(**{"x\ud800": 1}), "invalid_text", None),
     (b'{"custom_id": "\xed\xa0\x80"}', "invalid_text", None),
     (b'{"custom_id": "\xff"}', "invalid_text", None),
 ]
@@ -97,6 +98,25 @@ def test_a_bad_row_keeps_its_usable_id() -> None:
     with pytest.raises(BadRow) as caught:
         read_envelope(line(url="/nope"))
     assert caught.value.custom_id == "a"
+
+
+@pytest.mark.parametrize("bad", ["\0", "\ud800"])
+@pytest.mark.parametrize(
+    ("custom_id", "kept"),
+    [("doc-17", "doc-17"), ("", None), (7, None), ("x" * (CUSTOM_ID_LIMIT + 1), None), ("x{}", None)],
+)
+def test_a_row_with_a_bad_text_keeps_its_usable_id(bad: str, custom_id: Any, kept: str | None) -> None:
+    own = custom_id.format(bad) if isinstance(custom_id, str) else custom_id
+    with pytest.raises(BadRow) as caught:
+        read_envelope(line(custom_id=own, body={"messages": [{"role": "user", "content": f"a{bad}b"}]}))
+    assert (caught.value.code, caught.value.custom_id) == ("invalid_text", kept)
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+def test_a_row_with_a_bad_text_and_a_bad_number_is_not_json(number: str) -> None:
+    with pytest.raises(BadRow) as caught:
+        read_envelope(b'{"custom_id": "a", "x": "\\ud800", "n": ' + number.encode() + b"}")
+    assert caught.value.code == "invalid_json"
 
 
 @given(st.binary(max_size=60) | st.sampled_from([raw for raw, _, _ in CASES]))
