@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
@@ -47,6 +48,7 @@ BATCH_BYTES = 64 << 20
 _REPEATED_ROWS = 32  # of a Parquet file whose texts may repeat: 0.5 us more each than 1,024 at a time
 _PLAIN = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))  # each value is there itself
 _DELIMITERS = (";", "\t", "|", ",")
+_SEP = re.compile('sep=([^"\0])', re.IGNORECASE)  # the first line of files for Excel
 _TOO_LARGE = Unreadable("a number of more than 64 bits", "number_too_large", "; write it as text")
 _TOO_LONG = "\0over the limit\0"  # stands for a line
 
@@ -59,8 +61,7 @@ def file_rows(
         return _json_rows(uri, source.shape, line_limit, options)
     if source.format == "parquet":
         return _parquet_rows(uri, source.shape, line_limit, options)
-    delimiter = source.delimiter or ("\t" if source.format == "tsv" else ",")
-    return _csv_rows(uri, source.shape, delimiter, line_limit, options)
+    return _csv_rows(uri, source, line_limit, options)
 
 
 def _json_rows(
@@ -104,12 +105,16 @@ def _is_whole(line: bytes, column: str) -> bool:
         return True
 
 
-def _csv_rows(
-    uri: str, shape: RowShape, delimiter: str, limit: int, options: ObjectStoreOptions | None
-) -> Iterator[TableRow]:
+def _csv_rows(uri: str, source: Rows, limit: int, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
+    shape, delimiter = source.shape, source.delimiter or ("\t" if source.format == "tsv" else ",")
     csv.field_size_limit(max(csv.field_size_limit(), limit))  # the one setting is the process's
     texts = _csv_lines(uri, limit, options)
     blank, first = 0, next(texts, "")
+    if (told := _SEP.fullmatch(first.strip("\r\n"))) is not None:
+        if source.delimiter not in (None, told[1]):
+            raise InputError([_two_delimiters(uri, told[1], delimiter)])
+        delimiter = told[1]
+        blank, first = 1, next(texts, "")
     while first and not first.strip("\r\n"):  # the header is the first line that is not blank
         blank, first = blank + 1, next(texts, "")
     hint = _other_delimiter(first, delimiter)
@@ -311,6 +316,14 @@ def _parquet_value(value: pyarrow.Scalar[Any]) -> Any:
         return Unreadable(f"a value of the type {value.type} outside the years 1 to 9999")
     except KeyError:
         return Unreadable(f"a value of the type {value.type}, whose time zone is not known here")
+
+
+def _two_delimiters(uri: str, told: str, given: str) -> Problem:
+    message = (
+        f"the first line, which is for Excel, says that {told!r} delimits values, and --delimiter says "
+        f"{given!r}; leave --delimiter out, or remove that line where it is wrong"
+    )
+    return Problem("invalid_csv", message, uri, 1)
 
 
 def _other_delimiter(first: str, delimiter: str) -> str:

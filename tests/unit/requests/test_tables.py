@@ -64,6 +64,35 @@ def test_problems_below_blank_lines_name_their_line(tmp_path: Path) -> None:
     assert problem.line == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "start", "delimiter"),
+    [
+        ("in.csv", b"sep=;\n", None),
+        ("in.csv", b"sep=;\n", ";"),
+        ("in.csv", b"\xef\xbb\xbfSEP=;\r\n\r\n", None),
+        ("in.tsv", b"sep=;\n", None),
+    ],
+)
+def test_a_first_line_for_excel_says_the_delimiter(
+    tmp_path: Path, name: str, start: bytes, delimiter: str | None
+) -> None:
+    path = put(tmp_path, name, start + b'id;text\n1;"a\nb"\n2\n')
+    source = source_of(path, kind=Kind.COMPLETION, prompt_column="text", id_column="id", delimiter=delimiter)
+    ingested = take(tmp_path, source, skip_invalid=True)
+    assert asked(ingested) == [("1", "a\nb")]
+    [[error]] = list(ingested.rejects())
+    lines_above = len(start.splitlines())
+    assert f"{path}:{lines_above + 4}: " in (error.error_message or "")
+
+
+def test_a_first_line_for_excel_and_another_delimiter_are_refused(tmp_path: Path) -> None:
+    path = put(tmp_path, "in.csv", b"sep=;\nid;text\n1;a\n")
+    [problem] = problems(tmp_path, path, prompt_column="text", delimiter="|")
+    assert (problem.code, problem.line) == ("invalid_csv", 1)
+    assert "';'" in problem.message
+    assert "--delimiter says '|'" in problem.message
+
+
 def test_csv_with_crlf_keeps_line_ends_inside_quotes_plain(tmp_path: Path) -> None:
     path = put(tmp_path, "in.csv", CSV.replace(b"\n", b"\r\n"))
     assert prompts(tmp_path, path, prompt_column="text") == EXPECTED
