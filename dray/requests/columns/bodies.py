@@ -10,6 +10,7 @@ from typing import Any
 
 from dray.requests.columns.messages import parsed, plain
 from dray.requests.row_shape import BodyFields
+from dray.requests.validate import check_text
 
 
 def _names(text: str) -> frozenset[str]:
@@ -58,10 +59,20 @@ def with_fields(body: dict[str, Any], row: Mapping[str, Any], fields: BodyFields
         if name not in fields.names:
             continue
         value = row[name]
-        if name in OBJECTS and isinstance(value, str) and value.lstrip().startswith(("[", "{")):
-            body[name] = plain(parsed(value, name, f"{name} with json.dumps"), name, nulls=True)
-        elif fields.nulls:
+        if name in OBJECTS and isinstance(value, str):
+            value = _object(value, name)
+        elif not fields.nulls:
+            value = plain(value, name)
+        if fields.nulls or value is not None:
             body[name] = value
-        elif value is not None:
-            body[name] = plain(value, name)
     return body
+
+
+def _object(value: str, name: str) -> Any:
+    """What a text stands for: JSON, also of null; else the text itself, such as ``auto``."""
+    text = value.strip()
+    if text in ("", "null"):
+        return None
+    if text.startswith(("[", "{")):
+        return plain(parsed(value, name, f"{name} with json.dumps"), name, nulls=True)
+    return check_text(value, name)

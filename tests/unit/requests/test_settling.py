@@ -121,14 +121,17 @@ def test_objects_beside_messages_may_be_json_in_a_text(tmp_path: Path, name: str
     texts = {field: json.dumps(value, indent=1) for field, value in OBJECTS.items()}
     first = {"messages": [USER], **texts, "tools": "\n " + texts["tools"], "stop": "[end]"}
     second = dict.fromkeys(first) | {"messages": [USER], "tool_choice": "auto"}
+    third = dict.fromkeys(first) | dict.fromkeys(OBJECTS, " null\n") | {"messages": [USER], "tools": ""}
     if name == "in.jsonl":
-        path = write(tmp_path, first, {key: value for key, value in second.items() if value is not None})
+        told = ({key: value for key, value in row.items() if value is not None} for row in (second, third))
+        path = write(tmp_path, first, *told)
     else:
-        path = table(tmp_path, {key: [first[key], second[key]] for key in first})
+        path = table(tmp_path, {key: [first[key], second[key], third[key]] for key in first})
     bodies = [request.body for request in requests(take(tmp_path, source_of(path)))]
     assert bodies == [
         {"messages": [USER], **OBJECTS, "stop": "[end]"},
         {"messages": [USER], "tool_choice": "auto"},
+        {"messages": [USER], **(dict.fromkeys(OBJECTS) if name == "in.jsonl" else {})},
     ]
 
 
