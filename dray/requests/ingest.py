@@ -123,8 +123,8 @@ def ingest(
         digest = RowsDigest(source)
         reading.consume(digest.over(read_rows(source, files, defaults, limits, options, pulse)), progress)
         pulse.end()
-        arranging.flush()
         repeats = reading.settled(spool, dropped, names, limits.problems)
+        _say_late(source, say)
         shared = share(spool, sharing, rules.model_name, spool_uri, options=options, pulse=pulse)
         return Ingested(
             rows=reading.rows,
@@ -179,6 +179,13 @@ def _found_out(
     return source, files
 
 
+def _say_late(source: Source, say: Callable[[str], None] | None) -> None:
+    """Name the fields that went into requests, and that the first rows had not."""
+    fields = source.shape.fields
+    if fields is not None and fields.late and say is not None:
+        say(f"later rows also had {', '.join(sorted(fields.late))}, which went into their requests")
+
+
 def cut(
     ingested: Ingested,
     *,
@@ -221,7 +228,7 @@ class _Reading:
         self.rows = 0
         self._ids = ids
         self._rejects = rejects
-        self._add_line = arranging.add_line
+        self._arranging = arranging
         self._kept = kept
         self._rules = rules
         self._stop_after = stop_after
@@ -240,7 +247,7 @@ class _Reading:
             progress(self.rows)
 
     def _steps(self, rows: Iterable[RawRow]) -> Iterator[None]:
-        add_id, add_line, check = self._ids.add, self._add_line, self._rules.check
+        add_id, add_line, check = self._ids.add, self._arranging.add_line, self._rules.check
         on_row = self._on_row
         for index, (file_no, line_no, envelope, found, kept) in enumerate(rows):
             on_row()
@@ -271,6 +278,7 @@ class _Reading:
 
     def settled(self, spool: SpoolParts, dropped: RejectLog, names: Sequence[str], shown: int) -> Repeats:
         """The rows that repeat an id, which the spool loses; raises InputError as ``ingest`` does."""
+        self._arranging.flush()
         repeats = Repeats(self._ids.repeats(), spool, self._rejects)
         self._refuse(repeats, names, shown)
         if len(repeats):

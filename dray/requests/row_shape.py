@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dray.errors import ConfigError
 from dray.kinds import Kind, of_conversations, with_documents, with_sound, with_videos
@@ -12,13 +12,17 @@ from dray.requests.columns.template import runs_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BodyFields:
-    """Columns that go into a row's request as they are, where a row has them.
+    """Columns that go into a row's request, where a row has them (:mod:`dray.requests.columns.bodies`).
 
-    ``nulls`` says whether a null is a value of its own: Parquet has one wherever a row says nothing.
+    ``nulls`` says whether a null is a value of its own: Parquet has one wherever a row says nothing. The user
+    has been told of those in ``said``. What makes requests of the rows adds the others that it took to
+    ``late``.
     """
 
     names: frozenset[str]
     nulls: bool
+    said: frozenset[str] = frozenset()
+    late: set[str] = field(default_factory=set, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

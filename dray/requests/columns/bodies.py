@@ -1,16 +1,20 @@
 """Which columns beside chat messages are fields of a request, where the user named no columns.
 
 Lines such as ``{"messages": [...], "max_tokens": 3}`` are the bodies of requests without what is around them.
+Each line is judged by itself: its place in the input does not matter. A text in the column ``system`` becomes
+the system message, as in the rows of LLaMA-Factory and Anthropic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dray.requests.columns.messages import parsed, plain
+from dray.requests.columns.template import value_of
 from dray.requests.row_shape import BodyFields
-from dray.requests.validate import check_text
+from dray.requests.validate import BadRow, check_text
 
 
 def _names(text: str) -> frozenset[str]:
@@ -39,33 +43,74 @@ BESIDE_OTHERS = _names(
     session_id suffix vllm_xargs watermarking
     """
 )
-"""What is one only beside one of those. Data sets have such columns too: there ``model`` wrote the answer."""
+"""What is one only in rows with one of those. In data sets ``model`` is the one that wrote the answer."""
 
 OBJECTS = _names(
     "chat_template_kwargs functions logit_bias response_format structured_outputs tool_choice tools"
 )
 """What is a list or an object. Data sets have it as JSON in a text, as columns have one type."""
 
+SYSTEM = "system"
+"""The column of system messages."""
 
-def fields_among(columns: Collection[str], *, nulls: bool) -> BodyFields:
-    """The fields to take from rows, of which the first have these ``columns``; ``nulls`` as there."""
-    names = ALWAYS | BESIDE_OTHERS if ALWAYS & set(columns) else ALWAYS
-    return BodyFields(names=names, nulls=nulls)
+ASIDE = _names(
+    """
+    documents enable_thinking extra_body guided_decoding_backend guided_whitespace_pattern max_new_tokens
+    max_output_tokens stop_sequences system_prompt thinking
+    """
+)
+"""What looks like a field, and is none of vLLM's, or none there: the user is told that it is left aside."""
+
+
+def fields_among(rows: Collection[Collection[str]], *, generates: bool, nulls: bool) -> BodyFields:
+    """The fields to take from rows, of which the first have these columns; ``nulls`` as there.
+
+    Rows for what ``generates`` nothing have a system message alone.
+    """
+    names = frozenset((SYSTEM,))
+    if generates:
+        names |= ALWAYS
+        # A table's columns are read before its rows are seen: none that would be of no use.
+        if nulls or any(not ALWAYS.isdisjoint(columns) for columns in rows):
+            names |= BESIDE_OTHERS
+    fields = BodyFields(names=names, nulls=nulls)
+    said = {name for columns in rows for name in _taken(columns, fields)}
+    said |= {SYSTEM for columns in rows if SYSTEM in columns}
+    return replace(fields, said=frozenset(said))
 
 
 def with_fields(body: dict[str, Any], row: Mapping[str, Any], fields: BodyFields) -> dict[str, Any]:
     """``body`` with the row's own fields, or BadRow."""
-    for name in row:
-        if name not in fields.names:
-            continue
-        value = row[name]
+    for name in _taken(row, fields):
+        value = value_of(row, name, "missing_column")
         if name in OBJECTS and isinstance(value, str):
             value = _object(value, name)
         elif not fields.nulls:
             value = plain(value, name)
         if fields.nulls or value is not None:
             body[name] = value
+            _note(name, fields)
     return body
+
+
+def system_of(row: Mapping[str, Any], fields: BodyFields) -> str | None:
+    """What the row's column of system messages holds, or BadRow; None where there is none, or nothing."""
+    if SYSTEM not in fields.names or SYSTEM not in row:
+        return None
+    value = value_of(row, SYSTEM, "missing_column")
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise BadRow(
+            "invalid_value",
+            f"the column {SYSTEM!r}, which goes before the messages, holds no text in this row; write one, "
+            "or take the messages alone with --messages-column",
+            SYSTEM,
+        )
+    if not value.strip():
+        return None
+    _note(SYSTEM, fields)
+    return check_text(value, SYSTEM)
 
 
 def _object(value: str, name: str) -> Any:
@@ -76,3 +121,15 @@ def _object(value: str, name: str) -> Any:
     if text.startswith(("[", "{")):
         return plain(parsed(value, name, f"{name} with json.dumps"), name, nulls=True)
     return check_text(value, name)
+
+
+def _taken(columns: Iterable[str], fields: BodyFields) -> list[str]:
+    """Those columns of a row that are fields of its request."""
+    if ALWAYS.isdisjoint(columns):
+        return []
+    return [name for name in columns if name in fields.names and name != SYSTEM]
+
+
+def _note(name: str, fields: BodyFields) -> None:
+    if name not in fields.said:
+        fields.late.add(name)

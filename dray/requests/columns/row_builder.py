@@ -10,13 +10,12 @@ from typing import Any
 from uuid import UUID
 
 from dray.codes import ErrorCode
-from dray.requests.columns.bodies import with_fields
+from dray.requests.columns.bodies import system_of, with_fields
 from dray.requests.columns.media_cells import sound_reader
 from dray.requests.columns.messages import messages_of
 from dray.requests.columns.part_cells import parts_reader, with_parts
 from dray.requests.columns.template import (
     Template,
-    Unreadable,
     documents_of,
     plain_decimal,
     text_of,
@@ -91,14 +90,7 @@ def _text_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
     system = shape.system_prompt
     messages = shape.messages_column
     if messages is not None:
-        fields = shape.fields or BodyFields(names=frozenset(), nulls=True)
-        return lambda row: _readable(
-            with_fields(
-                {"messages": messages_of(value_of(row, messages, "missing_column"), messages, system)},
-                row,
-                fields,
-            )
-        )
+        return _messages_reader(messages, shape)
     if shape.audio_column is not None and shape.kind.sound is not None:
         return _sound_reader(shape, shape.audio_column, shape.kind.sound)
     prompt = _prompt_reader(shape)
@@ -111,12 +103,16 @@ def _text_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
     return lambda row: {**body(prompt(row)), name: documents_of(row, column)}
 
 
-def _readable(body: dict[str, Any]) -> dict[str, Any]:
-    """``body``, or BadRow where a field of the row holds what dray cannot read."""
-    if Unreadable in map(type, body.values()):
-        for name in body:
-            value_of(body, name, "missing_column")
-    return body
+def _messages_reader(column: str, shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """The messages of a row, its system message before the job's, and its own fields."""
+    fields = shape.fields or BodyFields(names=frozenset(), nulls=True)
+
+    def read(row: Mapping[str, Any]) -> dict[str, Any]:
+        system = system_of(row, fields) or shape.system_prompt
+        messages = messages_of(value_of(row, column, "missing_column"), column, system)
+        return with_fields({"messages": messages}, row, fields)
+
+    return read
 
 
 def _sound_reader(shape: RowShape, column: str, name: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from dray.errors import ConfigError
-from dray.requests.columns.bodies import ALWAYS, BESIDE_OTHERS, OBJECTS
+from dray.requests.columns.bodies import ALWAYS, BESIDE_OTHERS, OBJECTS, SYSTEM
 from dray.requests.columns.row_builder import columns_of
 from dray.requests.reading.settling import COLUMNS
 from dray.requests.row_shape import RowShape, check_fields, checked
@@ -79,7 +79,7 @@ def _stored(frame: pandas.DataFrame, shape: RowShape) -> bytes:
     import pandas
     import pyarrow
 
-    wanted = {*columns_of(shape), *((*COLUMNS, *ALWAYS, *BESIDE_OTHERS) if shape.is_open else ())}
+    wanted = {*columns_of(shape), *((*COLUMNS, SYSTEM, *ALWAYS, *BESIDE_OTHERS) if shape.is_open else ())}
     read = [(place, name) for place, name in enumerate(map(str, frame.columns)) if name in wanted]
     odd = [place for place, _ in read if isinstance(frame.dtypes.iloc[place], pandas.PeriodDtype)]
     if not odd:  # Parquet would keep their number: months or days since 1970

@@ -5,7 +5,7 @@ JSON lines and Parquet tell by themselves: the one by its first rows, the other 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,14 @@ import orjson
 
 from dray.errors import ConfigError, InputError
 from dray.kinds import KINDS, Kind, of_conversations
-from dray.requests.columns.bodies import fields_among
+from dray.requests.columns.bodies import ALWAYS, ASIDE, BESIDE_OTHERS, SYSTEM, fields_among
 from dray.requests.columns.template import named
 from dray.requests.media.medium import MEDIA
 from dray.requests.reading.inputs import expand
 from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.tables import open_parquet
 from dray.requests.rejects import empty_input
-from dray.requests.row_shape import OPEN_SHAPE, BodyFields, RowShape
+from dray.requests.row_shape import OPEN_SHAPE, RowShape
 from dray.requests.sources import JsonlBatch, Rows, Source, SqlQuery
 from dray.requests.validate import POST
 from dray.storage.files import LINE_LIMIT_BYTES
@@ -65,7 +65,7 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
             )
         ids = _ID if shape.id_column is None and all(_ID in row for row in rows) else shape.id_column
         names = dict.fromkeys(name for row in rows for name in row)
-        fields = _fields(shape.kind, names, nulls=True)
+        fields = fields_among(rows, generates=shape.kind.engine.generates, nulls=True)
         found = replace(shape, messages_column=column, id_column=ids, fields=fields)
         return Rows(inputs=source.inputs, format="jsonl", shape=found), _told(found, names)
     if not batch and not any(_ID in row for row in rows):
@@ -116,15 +116,11 @@ def _settled_parquet(source: Rows, options: ObjectStoreOptions | None) -> tuple[
         column = next((name for name in COLUMNS if _is_messages(schema, name)), None)
         if column is None:
             raise _unsaid(ref.uri, dict.fromkeys(schema.names))
-        fields = _fields(source.shape.kind, schema.names, nulls=False)
+        generates = source.shape.kind.engine.generates
+        fields = fields_among([schema.names], generates=generates, nulls=False)
         found = replace(source.shape, messages_column=column, fields=fields)
         return replace(source, shape=found), _told(found, schema.names)
     raise empty_input(source.inputs[0])
-
-
-def _fields(kind: Kind, columns: Collection[str], *, nulls: bool) -> BodyFields | None:
-    """Those of a chat's request: what generates nothing takes the messages alone."""
-    return fields_among(columns, nulls=nulls) if kind.engine.generates else None
 
 
 def _first_rows(source: JsonlBatch, options: ObjectStoreOptions | None) -> tuple[list[dict[str, Any]], str]:
@@ -179,16 +175,24 @@ def _is_messages(schema: pyarrow.Schema, column: str) -> bool:
 
 
 def _told(shape: RowShape, columns: Iterable[str]) -> str:
-    ids = f", ids from the column {shape.id_column!r}" if shape.id_column else ""
-    told = f"messages come from the column {shape.messages_column!r}{ids}"
-    known = shape.fields.names if shape.fields else frozenset()
-    fields = [name for name in columns if name in known]
-    if not fields:
+    said = shape.fields.said if shape.fields else frozenset()
+    fields = [name for name in columns if name in said & ALWAYS]
+    beside = [name for name in columns if name in said & BESIDE_OTHERS]
+    aside = [name for name in columns if name in ASIDE and name not in said]
+    told = f"messages come from the column {shape.messages_column!r}"
+    if shape.id_column:
+        told += f", ids from the column {shape.id_column!r}"
+    if SYSTEM in said:
+        told += f", system messages from the column {SYSTEM!r}"
+    if fields:
+        told += f"; {', '.join(fields)} of each row {'goes' if len(fields) == 1 else 'go'} into its request"
+    if beside:
+        told += f", and {', '.join(beside)} where it has one of these"
+    if aside:
+        told += f"; left aside: {', '.join(aside)}"
+    if not said:
         return f"{told} (--messages-column names another)"
-    return (
-        f"{told}; {', '.join(fields)} of each row {'goes' if len(fields) == 1 else 'go'} into its request "
-        f"(--messages-column {shape.messages_column} takes the messages alone)"
-    )
+    return f"{told} (--messages-column {shape.messages_column} takes the messages alone)"
 
 
 def _unsaid(uri: str, columns: Mapping[str, object]) -> ConfigError:

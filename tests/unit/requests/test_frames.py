@@ -75,6 +75,12 @@ def test_a_column_of_messages_is_found_in_a_frame_as_in_a_file(tmp_path: Path, c
     assert asked_of(tmp_path, pandas.DataFrame({column: [[USER]]}), RowShape()) == [[USER]]
 
 
+def test_so_is_the_system_message_of_each_row(tmp_path: Path) -> None:
+    """Also where another column cannot be stored."""
+    frame = pandas.DataFrame({"messages": [[USER], [USER]], "system": ["Be short.", None], "odd": [1, "x"]})
+    assert asked_of(tmp_path, frame, RowShape()) == [[SYSTEM, USER], [USER]]
+
+
 ODD: list[Any] = [
     [1, "x"],
     [object(), object()],

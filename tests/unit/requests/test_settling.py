@@ -98,7 +98,7 @@ def test_bodies_without_an_envelope_keep_their_fields(tmp_path: Path) -> None:
     assert second.body == {"messages": [USER], "max_tokens": 9}
     assert ingested.model_name == "gpt-4o"
     [told] = said
-    assert "max_tokens, temperature, tools, stop, model of each row go into its request" in told
+    assert "max_tokens, temperature, tools, stop of each row go into its request, and model where" in told
     assert "--messages-column messages takes the messages alone" in told
     named = take(tmp_path, source_of(path, messages_column="messages"))
     assert [request.body for request in requests(named)] == [{"messages": [USER]}] * 2
@@ -171,10 +171,87 @@ def test_a_null_yields_to_the_jobs_defaults(tmp_path: Path, batch: bool) -> None
     assert [request.body["temperature"] for request in requests(ingested)] == [1.0, 0.2]
 
 
-def test_a_field_that_the_first_rows_lack_counts_too(tmp_path: Path) -> None:
-    rows = [{"messages": [USER]}] * 30 + [{"messages": [USER], "max_tokens": 3}]
-    ingested = take(tmp_path, source_of(write(tmp_path, *rows)))
-    assert requests(ingested)[-1].body == {"messages": [USER], "max_tokens": 3}
+def test_a_field_that_the_first_rows_lack_counts_too_and_is_told_at_the_end(tmp_path: Path) -> None:
+    row = {"messages": [USER], "max_tokens": 3, "stop": None}
+    rows = [{"messages": [USER], "max_tokens": 4}] * 30 + [row | {"seed": 1, "system": "be"}]
+    said: list[str] = []
+    ingested = take(tmp_path, source_of(write(tmp_path, *rows)), said)
+    assert requests(ingested)[-1].body == {**row, "messages": [SYSTEM, USER], "seed": 1}
+    assert "; max_tokens of each row goes into its request (" in said[0]
+    assert said[1:] == ["later rows also had seed, stop, system, which went into their requests"]
+
+
+@pytest.mark.parametrize("place", [5, 25])
+@pytest.mark.parametrize("before", [{}, {"temperature": 0.5}, {"documents": []}])
+def test_the_fields_of_a_row_do_not_depend_on_its_place(
+    tmp_path: Path, place: int, before: dict[str, Any]
+) -> None:
+    others = [{"messages": [USER], **before}] * (place - 1)
+    bare = {"messages": [USER], "documents": [{"text": "x"}]}
+    full = {"messages": [USER], "documents": [], "temperature": 0.5, "model": "a"}
+    path = write(tmp_path, *others, bare, full)
+    found = [request.body for request in requests(take(tmp_path, source_of(path)))]
+    assert found[-2:] == [{"messages": [USER]}, full]
+
+
+CHATS: list[tuple[Any, Any, list[Any]]] = [
+    ([{"from": "human", "value": "hi"}], "be", [SYSTEM, USER]),
+    ([{"from": "system", "value": "own"}, {"from": "human", "value": "hi"}], "be",
+     [{"role": "system", "content": "own"}, USER]),
+    ([{"from": "human", "value": "hi"}], None, [{"role": "system", "content": "job"}, USER]),
+    ([{"from": "human", "value": "hi"}], " ", [{"role": "system", "content": "job"}, USER]),
+]  # fmt: skip
+"""What a row has, its system column, and what is asked beside ``--system-prompt job``."""
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
+def test_a_text_in_the_column_system_goes_before_the_messages(tmp_path: Path, name: str) -> None:
+    """As LLaMA-Factory documents rows of ShareGPT's kind."""
+    rows = [{"conversations": chat, "system": text, "tools": "[]"} for chat, text, _ in CHATS]
+    if name == "in.jsonl":
+        path = write(tmp_path, *rows)
+    else:
+        path = table(tmp_path, {key: [row[key] for row in rows] for key in rows[0]})
+    said: list[str] = []
+    found = requests(take(tmp_path, source_of(path, system_prompt="job"), said))
+    assert [request.body for request in found] == [{"messages": asked, "tools": []} for *_, asked in CHATS]
+    [told] = said
+    assert "the column 'conversations', system messages from the column 'system'; tools of each row" in told
+    assert "--messages-column conversations takes the messages alone" in told
+    assert asked(take(tmp_path, source_of(path, messages_column="conversations")))[0] == ("row-0", [USER])
+
+
+def test_a_row_to_classify_has_its_system_message_and_no_other_field(tmp_path: Path) -> None:
+    path = write(tmp_path, {"messages": [USER], "system": "be", "temperature": 0})
+    [found] = requests(take(tmp_path, source_of(path, kind=Kind.CLASSIFICATION)))
+    assert found.body == {"messages": [SYSTEM, USER]}
+
+
+@pytest.mark.parametrize(
+    ("value", "code"), [(5, "invalid_value"), ([{"type": "text"}], "invalid_value"), ("\0", "invalid_text")]
+)
+def test_a_system_message_that_is_no_text_is_not_lost_in_silence(
+    tmp_path: Path, value: object, code: str
+) -> None:
+    path = table(tmp_path, {"messages": [[USER]], "system": [value]})
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source_of(path))
+    [problem] = caught.value.problems
+    assert (problem.code, problem.field) == (code, "system")
+    assert code != "invalid_value" or "--messages-column" in problem.message
+    assert asked(take(tmp_path, source_of(path, messages_column="messages"))) == [("row-0", [USER])]
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
+def test_what_looks_like_a_field_and_is_left_aside_is_told(tmp_path: Path, name: str) -> None:
+    row = {"messages": [USER], "enable_thinking": False, "extra_body": {"top_k": 3}, "reasoning": "label"}
+    path = write(tmp_path, row) if name == "in.jsonl" else table(tmp_path, {k: [v] for k, v in row.items()})
+    said: list[str] = []
+    assert asked(take(tmp_path, source_of(path), said)) == [("row-0", [USER])]
+    assert said == [
+        "messages come from the column 'messages'; left aside: enable_thinking, extra_body "
+        "(--messages-column names another)"
+    ]
 
 
 def test_bodies_of_two_models_are_refused_as_in_the_batch_format(tmp_path: Path) -> None:
