@@ -16,11 +16,13 @@ from dray.job.ending.result import JobResult, result_of
 from dray.job.ending.timeline import Timeline
 from dray.job.open_job import OpenJob
 from dray.job.rows.spooling import kept_of, remove_older
-from dray.report import ReportData, Tally, render_html
+from dray.report import Measures, ReportData, Tally, Tokens, render_html
 from dray.requests.outputs.files import fill
 from dray.storage.layout import REPORT
-from dray.store import JobState, Store, StoredOutcome, open_store, store_option
+from dray.store import JobState, Progress, Store, StoredOutcome, open_store, store_option
 from dray.triggers import Point, reach
+
+_MOST_READ = 500_000  # finished rows of a cancelled job: they take some 6 s
 
 
 def cancelled_message(job: OpenJob) -> str:
@@ -56,6 +58,7 @@ def finalise_job(
         reach(Point.FINALISE_BEFORE)
         outcomes = _Outcomes(store, job)
         if state is JobState.CANCELLED:
+            store.set_job_state(job.lease, state)  # first: the process of a cancelled run may soon be killed
             result = _account(store, job, outcomes, timeline, replicas)
         else:
             result = _publish(store, job, outcomes, timeline, replicas, state)
@@ -102,7 +105,8 @@ def _publish(
                 part_bytes=settings.request.part_bytes,
             )
         files = tuple(file_line(written, stem, settings.format) for stem in ("output", "errors"))
-        data = report_data(store, job, outcomes.tally, timeline, replicas, files, state)
+        measures = outcomes.tally.snapshot()
+        data = report_data(store, job, measures, timeline, replicas, files, state)
         told = _told(store, job, state)
         report = drafts.open(REPORT)
         report.write(render_html(data if told is None else replace(told, files=data.files)).encode())
@@ -118,14 +122,29 @@ def _account(
     timeline: Timeline,
     replicas: Sequence[ReplicaAccount],
 ) -> JobResult:
-    """What a cancelled job came to."""
+    """What a cancelled job came to. If its rows are very many, the store's counters tell it."""
     with timeline.phase("finalise"):
-        for _ in outcomes:
-            pass
-    data = report_data(store, job, outcomes.tally, timeline, replicas, (), JobState.CANCELLED)
+        measures = _counted(store.progress(job.job_id))
+        if measures.rows <= _MOST_READ:
+            for _ in outcomes:
+                pass
+            measures = outcomes.tally.snapshot()
+    data = report_data(store, job, measures, timeline, replicas, (), JobState.CANCELLED)
     result = result_of(data, None, None)
     store.set_job_summary(job.lease, _summary(result, data))
     return result
+
+
+def _counted(known: Progress) -> Measures:
+    """Rows and tokens alone, without a look at the rows."""
+    counts = known.counts
+    return Measures(
+        rows=counts.done + counts.failed,
+        failed=counts.failed,
+        tokens=Tokens(
+            prompt=known.prompt_tokens, cached=known.cached_tokens, completion=known.completion_tokens
+        ),
+    )
 
 
 def _summary(result: JobResult, data: ReportData) -> dict[str, Any]:

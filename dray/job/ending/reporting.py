@@ -33,7 +33,6 @@ from dray.report import (
     OutputFile,
     ReplicaLine,
     ReportData,
-    Tally,
 )
 from dray.requests.outputs.files import Written
 from dray.storage.files import join
@@ -74,14 +73,13 @@ class ReplicaAccount:
 def report_data(
     store: Store,
     job: OpenJob,
-    tally: Tally,
+    measures: Measures,
     timeline: Timeline,
     replicas: Sequence[ReplicaAccount],
     files: tuple[OutputFile, ...],
     state: JobState,
 ) -> ReportData:
     """All that the report says of a job that is about to be in ``state``."""
-    measures = tally.snapshot()
     known = store.get_job(job.job_id)
     attempts = store.attempts(job.job_id)  # once: a long job has very many
     causes = retries(store, job.job_id)

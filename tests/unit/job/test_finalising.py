@@ -14,6 +14,7 @@ from dray.account import Span
 from dray.engine.protocol import EngineInfo
 from dray.engine.tuning import BatchLimits, Tuned
 from dray.job.beginning.opening import open_job
+from dray.job.ending import finalising
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.reporting import ReplicaAccount
 from dray.job.ending.result import JobResult
@@ -21,7 +22,7 @@ from dray.job.ending.timeline import Timeline
 from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
-from dray.report import ReportData
+from dray.report import ReportData, render_html
 from dray.requests.model import Outcome
 from dray.requests.spool.spool import decode, read_shard
 from dray.store import Job, JobState, Store, open_store
@@ -106,6 +107,51 @@ def test_a_run_that_finished_rows_tells_its_own_story(make_settings: MakeSetting
     answered(again)
     _, done = ended(again)
     assert (done.summary["result"]["state"], done.summary["result"]["counts"]["done"]) == ("completed", 50)
+
+
+def test_a_job_is_cancelled_before_its_rows_are_read(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of a run that was cancelled in Prefect may be killed meanwhile."""
+
+    def killed(store: Store, job_id: str) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "outcomes", killed)
+    job = open_job(make_settings())
+    answered(job)
+    with pytest.raises(KeyboardInterrupt):
+        finalise_job(job, Timeline(), state=JobState.CANCELLED)
+    with open_store(job.settings.store_url, create=False) as store:
+        assert store.get_job(job.job_id).state is JobState.CANCELLED
+
+
+def test_very_many_rows_of_a_cancelled_job_are_counted_and_not_read(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = open_job(make_settings(shard_rows=25))
+    first, _ = ingest_job(job, replicas=1)
+    with open_store(job.settings.store_url, create=False) as store:
+        lease = store.claim_shard(job.lease, first.number, owner="test")
+        assert lease is not None
+        answers = [
+            Outcome(n, None, b"{}", prompt_tokens=5, cached_tokens=2, completion_tokens=3) for n in range(4)
+        ]
+        store.commit(lease, [*answers, Outcome(4, None, error_code="poison", prompt_tokens=1)])
+    read = finalise_job(job, Timeline(), state=JobState.CANCELLED)
+    assert read.error_codes == {"poison": 1}
+
+    monkeypatch.setattr(finalising, "_MOST_READ", 4)
+    monkeypatch.setattr(Store, "outcomes", None)
+    counted = finalise_job(job, Timeline(), state=JobState.CANCELLED)
+    assert counted.counts == read.counts == {"total": 50, "done": 4, "failed": 1, "skipped": 0}
+    assert counted.tokens == read.tokens == {"prompt": 21, "cached": 8, "completion": 12}
+    with open_store(job.settings.store_url, create=False) as store:
+        kept = store.get_job(job.job_id)
+    page = render_html(ReportData.from_json(kept.summary["report"]))
+    assert (kept.state, kept.summary["result"]["state"]) == (JobState.CANCELLED, "cancelled")
+    assert "no throughput to draw" not in page
+    assert "No row ended in an error" not in page
 
 
 def test_a_lease_that_lapsed_is_an_interruption_of_the_job_too(make_settings: MakeSettings) -> None:
