@@ -66,5 +66,5 @@ def _forget_ended() -> None:
 
 
 def _has_ended(service: object) -> bool:
-    done = service._done_event if isinstance(service, _WORKERS) else None
+    done = getattr(service, "_done_event", None) if isinstance(service, _WORKERS) else None
     return done is not None and done.is_set()
