@@ -361,7 +361,7 @@ class StoreAway(Event):
 
     @property
     def text(self) -> str:
-        """The error's class alone: messages of databases name users and hosts."""
+        """The error: one of dray's own, which names no user and no host."""
         return f"the store does not answer: {self.error}"
 
 

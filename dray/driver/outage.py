@@ -61,7 +61,7 @@ class StoreOutage:
         if self._away_since is None:
             self._away_since, self._said = now, -math.inf
         if now - self._said > _SAY_EVERY:
-            self._emit(StoreAway(error=type(error).__name__))
+            self._emit(StoreAway(error=str(error)))
             self._said = now
         if now - self._away_since > STORE_PATIENCE:
             away = f"the store has been away for {STORE_PATIENCE / 60:.0f} minutes ({error}); {ADVICE}"

@@ -31,8 +31,10 @@ LOST = "the connection failed or was lost"
 # transaction timed out, serialisation, deadlock, lock not available.
 _TRANSIENT_STATES = ("08", "57P", "25P03", "40001", "40P01", "55P03")
 
+# With a rollback journal, an open query keeps a commit from its end.
 _SQLITE_TRANSIENT = {
-    sqlite3.SQLITE_BUSY: "the database is locked by another process",
+    sqlite3.SQLITE_BUSY: "another program holds a lock on the file, maybe by an open query that only reads: "
+    "end that program or its query; `dray export` reads without keeping others out",
     sqlite3.SQLITE_LOCKED: "a table is locked by another connection",
     sqlite3.SQLITE_PROTOCOL: "the database's locks are contended",
 }

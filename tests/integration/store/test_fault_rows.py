@@ -19,13 +19,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 
+from dray.driver.events import Event
+from dray.driver.outage import StoreOutage
 from dray.errors import FencedError, JobFailedError, StoreFatalError, StoreTransientError
 from dray.job.beginning.opening import open_job
 from dray.job.ending.finalising import finalise_job
@@ -94,6 +96,26 @@ def test_db_locked_for_longer_is_transient_in_time(tmp_path: Path, monkeypatch: 
             assert store.done_indexes("job", range(8)) == []  # readers are let in
         assert store.commit(lease, outcomes([0])).inserted == 1
         assert store.verify_counts("job").done == 1
+
+
+def test_a_query_that_stays_open_keeps_commits_out_and_the_message_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_file, "_WAL_SAFE", (99,))  # so a rollback journal
+    path = tmp_path / "read.db"
+    with open_store(str(path), patience=0.1) as store, closing(sqlite3.connect(path)) as reader:
+        lease = claimed(store, ready_job(store, shards=4))
+        query = reader.execute("SELECT * FROM shards")
+        query.fetchone()
+        told: list[Event] = []
+        with StoreOutage(told.append).borne():
+            store.commit(lease, outcomes([0]))
+        [away] = told
+        assert str(path) in str(away.text)
+        assert "an open query that only reads: end that program or its query; `dray export`" in str(away.text)
+        query.fetchall()
+        assert store.commit(lease, outcomes([0])).inserted == 1
 
 
 @contextmanager

@@ -170,7 +170,7 @@ def test_notices_are_obeyed_and_replicas_watched_while_the_store_is_away(
 
     scene.play(steps())
     assert len(scene.told(NodeNoticed)) == len(scene.told(StoreAway)) == len(scene.told(StoreBack)) == 1
-    assert "the store does not answer: StoreTransientError" in scene.heard.lines
+    assert "the store does not answer: away" in scene.heard.lines
 
 
 def test_a_notice_that_came_while_the_store_was_away_explains_the_loss_of_that_time(
@@ -224,7 +224,7 @@ def test_a_store_that_stays_away_while_engines_start_puts_the_job_to_rest(
     scene.store.error = AWAY
     with pytest.raises(JobPausedError, match="`dray resume JOB` goes on"):
         scene.play(scene.until(lambda: False))
-    assert "the store does not answer: StoreTransientError" in scene.heard.lines
+    assert "the store does not answer: away" in scene.heard.lines
 
 
 def test_no_replica_is_awaited_while_the_store_that_it_is_asked_for_by_is_away(
