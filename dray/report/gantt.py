@@ -1,4 +1,4 @@
-"""The chart of where the time went: phases of the job, then a lane for each replica."""
+"""The chart of where the time went: phases of the job, then a lane for each replica and its successors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from dray import wording
+from dray.places import first_of
 from dray.report import svg
 from dray.report.charts import pauses, time_labels
 from dray.report.data import JOB_LANE, Attempt, Phase, ReportData
@@ -87,20 +88,20 @@ def gantt(data: ReportData, axis: TimeAxis) -> Markup:
 
 
 def _rows(data: ReportData) -> list[Row]:
-    """The job's phases by name, in order of their first start; then replicas, in natural order."""
+    """The job's phases by name, in order of their first start; then lanes of replicas, in natural order."""
     by_phase: dict[str, list[Phase]] = defaultdict(list)
     by_lane: dict[str, list[Phase]] = defaultdict(list)
     for phase in sorted(data.phases, key=lambda phase: phase.start):
         (by_phase[phase.name] if phase.lane == JOB_LANE else by_lane[phase.lane]).append(phase)
     placed = [attempt for attempt in data.attempts if attempt.started is not None]
-    by_replica: dict[str, list[Attempt]] = defaultdict(list)
+    tried: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in _longest(placed):
-        by_replica[attempt.replica].append(attempt)
-    lanes = sorted(by_lane.keys() | by_replica.keys(), key=_natural)[:MOST_LANES]
+        tried[first_of(attempt.replica)].append(attempt)
+    lanes = sorted(by_lane.keys() | tried.keys(), key=_natural)[:MOST_LANES]
     return [
         *(Row(name=wording.plain(name), phases=tuple(phases)) for name, phases in by_phase.items()),
         *(
-            Row(name=lane or "no replica", phases=tuple(by_lane[lane]), tracks=_tracks(by_replica[lane]))
+            Row(name=lane or "no replica", phases=tuple(by_lane[lane]), tracks=_tracks(tried[lane]))
             for lane in lanes
         ),
     ]
@@ -165,8 +166,9 @@ def _length(phase: Phase, y: float, axis: TimeAxis) -> Markup:
 def _attempt(attempt: Attempt, y: float, axis: TimeAxis) -> Markup:
     start = attempt.started or 0.0
     ended = "" if attempt.clean else f", {attempt.cause}"
+    where = f" on {attempt.replica}" if attempt.replica else ""
     hint = (
-        f"shard {attempt.shard}: {wording.plural(attempt.rows, 'row')}, "
+        f"shard {attempt.shard}{where}: {wording.plural(attempt.rows, 'row')}, "
         f"{wording.duration(attempt.seconds)}{ended}"
     )
     class_ = "shard gap" if attempt.clean else "bad gap"

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from dray import wording
+from dray.places import first_of
 from dray.report import charts
 from dray.report.billing import BillRow, bill_rows, bill_sentences
-from dray.report.data import FINISHED, JOB_LANE, Attempt, Distribution, ReportData
+from dray.report.data import FINISHED, JOB_LANE, Attempt, Distribution, ReplicaLine, ReportData
 from dray.report.gantt import MOST_ATTEMPTS, MOST_LANES, gantt, spans
 from dray.report.scale import TimeAxis
 from dray.report.startup import StartUps, start_ups
@@ -53,6 +54,7 @@ class View:
     latency: tuple[Spread, ...]
     lengths: tuple[Spread, ...]
     causes: tuple[tuple[str, int], ...]
+    replicas: tuple[ReplicaLine, ...]
     listed: tuple[Attempt, ...]
     bill: tuple[BillRow, ...]
     bill_told: tuple[str, ...]
@@ -87,6 +89,7 @@ def _view(data: ReportData) -> View:
             ("Completion tokens a row", measures.completion_length),
         ),
         causes=tuple(Counter(_ended_by(attempt) for attempt in data.attempts).most_common()),
+        replicas=_replicas(data),
         listed=_listed(data.attempts),
         bill=bill_rows(data.account) if data.account else (),
         bill_told=bill_sentences(data.account) if data.account else (),
@@ -147,6 +150,14 @@ def _ended_by(attempt: Attempt) -> str:
     return FINISHED if attempt.clean else attempt.cause or "open"
 
 
+def _replicas(data: ReportData) -> tuple[ReplicaLine, ...]:
+    """The replicas of the table, in their order: those with shards cut short, then those that did most."""
+    lost = {attempt.replica for attempt in data.attempts if not attempt.clean}
+    worth = sorted(data.replicas, key=lambda one: (one.name not in lost, -one.rows))[:_MOST_LISTED]
+    names = {one.name for one in worth}
+    return tuple(one for one in data.replicas if one.name in names)
+
+
 def _listed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     """The attempts of the table: those that were cut short, then the slowest."""
     return tuple(sorted(attempts, key=lambda a: (a.clean, -a.seconds)))[:_MOST_LISTED]
@@ -166,7 +177,9 @@ def _gantt_key(data: ReportData) -> tuple[tuple[str, str], ...]:
 def _left_out(data: ReportData) -> str:
     """What the time chart does not show, or nothing."""
     placed = sum(attempt.started is not None for attempt in data.attempts)
-    lanes = {a.replica for a in data.attempts if a.started is not None} | {p.lane for p in data.phases}
+    lanes = {first_of(a.replica) for a in data.attempts if a.started is not None} | {
+        p.lane for p in data.phases
+    }
     notes = []
     if placed > MOST_ATTEMPTS:
         notes.append(

@@ -14,12 +14,13 @@ import pytest
 from markupsafe import Markup
 
 from dray import wording
-from dray.report import Counts, Decision, Measures, ReportData, render_html
+from dray.report import Attempt, Counts, Decision, Measures, Phase, ReplicaLine, ReportData, render_html
 from dray.report.charts import ROWS, distribution, throughput
 from dray.report.gantt import spans
 from dray.report.histogram import Histogram
 from dray.report.scale import TimeAxis
 from tests.support import report_jobs
+from tests.support.report_rows import START
 
 pytestmark = pytest.mark.unit
 
@@ -189,6 +190,36 @@ def test_the_time_chart_has_a_mark_for_each_phase_and_attempt() -> None:
     assert len(classes) == len(data.phases) + len(data.attempts)
     assert classes.count("bad gap") == 2
     assert "23 h 54 min pause" in render_html(data)
+
+
+def test_a_replica_and_its_successors_have_one_lane_of_the_time_chart() -> None:
+    data, begin = report_jobs.small(), START
+    names = ("replica-0", "replica-0~4")
+    starts = [
+        Phase(name="engine_start", start=begin + at, end=begin + at + 5, lane=names[0]) for at in (0, 20)
+    ]
+    attempts = [
+        Attempt(shard=at, epoch=1, replica=name, cause="done", seconds=9, rows=3, started=begin + 10 * at)
+        for at, name in enumerate(names, start=1)
+    ]
+    page = render_html(dataclasses.replace(data, phases=tuple(starts), attempts=tuple(attempts)))
+    picture = next(p for p in drawings(page) if p.findtext("title") == "Where the time went")
+    assert [mark.text for mark in picture.iter("text") if mark.get("class") == "name"] == ["replica-0"]
+    assert [mark.findtext("title") for mark in picture.iter("rect")][-2:] == [
+        "shard 1 on replica-0: 3 rows, 9 s",
+        "shard 2 on replica-0~4: 3 rows, 9 s",
+    ]
+
+
+def test_of_very_many_replicas_those_are_listed_that_lost_shards_or_did_most() -> None:
+    replicas = tuple(ReplicaLine(name=f"replica-{number}", rows=number) for number in range(1000))
+    job = report_jobs.resumed()
+    lost = dataclasses.replace(job.attempts[0], replica="replica-7")
+    page = render_html(dataclasses.replace(job, replicas=replicas, attempts=(lost,)))
+    table = page.partition("<h2>Replicas</h2>")[2].partition("</table>")[0]
+    listed = re.findall(r'<td class="name">(replica-\d+)</td>', table)
+    assert listed == ["replica-7", *(f"replica-{number}" for number in range(977, 1000))]
+    assert "976 more are in the store" in text_of(page)
 
 
 def test_a_job_of_512_shards_stays_small() -> None:
