@@ -55,6 +55,12 @@ class KeptColumn:
     type: ColumnType
 
 
+class _Infinite(str):
+    """An infinite number, as text: JSON has none. Its column stays one of numbers."""
+
+    __slots__ = ()
+
+
 class KeptRow(NamedTuple):
     """The values of one row, in the order of the columns, and their bytes as JSON."""
 
@@ -118,7 +124,9 @@ class Kept:
 
 def cell(column: KeptColumn, value: Any) -> Any:
     """A value as tables have it: JSON in a text where a column has no type of its own."""
-    return value if value is None or column.type != "json" else orjson.dumps(value).decode()
+    if value is None or column.type not in ("json", "number"):
+        return value
+    return orjson.dumps(value).decode() if column.type == "json" else float(value)
 
 
 def reader(columns: Sequence[str]) -> Callable[[Mapping[str, Any]], _Values]:
@@ -206,7 +214,7 @@ def _type_of(value: Any) -> _Type:
         if abs(value) <= EXACT:
             return "integer"
         return "long" if -_LONGEST <= value < _LONGEST else "json"
-    if isinstance(value, float):
+    if isinstance(value, float | _Infinite):
         return "number"
     return "text" if isinstance(value, str) else "json"
 
@@ -220,7 +228,7 @@ def _plain(value: Any, column: str) -> Any:
     if isinstance(value, int):
         return value if -_LONGEST <= value < 2 * _LONGEST else str(value)
     if isinstance(value, float):
-        return value if isfinite(value) else None if isnan(value) else str(value)
+        return value if isfinite(value) else None if isnan(value) else _Infinite(value)
     if isinstance(value, Decimal):
         return plain_decimal(value)
     if isinstance(value, date | time):

@@ -163,6 +163,16 @@ def test_values_of_parquet_are_written_as_text_where_json_has_no_such_type(tmp_p
     assert read["narrow"].to_pylist() == [0.1]
 
 
+def test_infinities_stay_numbers_in_tables(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"q": ["x", "y", "z"], "a": [float("nan"), float("-inf"), 1e308]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "in.parquet")
+    kept = take(tmp_path, tmp_path / "in.parquet", keep=["a"]).kept
+    rows, read = written(tmp_path / "out", kept, [outcomes([0, 1, 2])])
+    assert rows == {0: {"a": None}, 1: {"a": "-inf"}, 2: {"a": 1e308}}
+    assert read["a"].type == pyarrow.float64()
+    assert read["a"].to_pylist() == [None, float("-inf"), 1e308]
+
+
 _HALF = pyarrow.float16()
 _SINGLE = pyarrow.float32()
 
