@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from dray.errors import ConfigError, InputError, Problem
 from dray.job.ending.result import JobResult
 from dray.job.options.dated import dated
-from dray.kinds import output_columns
 from dray.requests.reading.frames import frame_to_source
 from dray.requests.row_shape import refuse_same
 from dray.storage.files import absolute, check_writable, local_path
@@ -26,7 +25,6 @@ from flows.parameters import EngineOptions, JobRequest, RowOptions, SamplingOpti
 
 if TYPE_CHECKING:
     import pandas
-    import pyarrow
 
 _FRAMES = "frame"
 _LABEL_SHOWN = 40  # characters of a row's index
@@ -155,32 +153,28 @@ def _remove_others(kept: Path) -> None:
 def _in_order(frame: pandas.DataFrame, result: JobResult) -> pandas.DataFrame:
     import pandas
 
-    from dray.requests.outputs.parquet import ERRORS_SCHEMA, output_schema
-
     assert result.output is not None
     assert result.errors is not None
-    answers = _read(result.output, output_schema(output_columns())).rename(columns=_KEPT)
-    errors = _read(result.errors, ERRORS_SCHEMA).rename(columns=_KEPT | _ERRORS)
+    answers = _read(result.output).rename(columns=_KEPT)
+    errors = _read(result.errors).rename(columns=_KEPT | _ERRORS)
     both = pandas.concat([answers, errors]).sort_values("index").drop(columns="index")
     columns = [*answers.columns.drop("index"), *_ERRORS.values()]
     return both.set_axis(frame.index, axis="index")[columns]
 
 
-def _read(output: str, schema: pyarrow.Schema) -> pandas.DataFrame:
-    """A file, or all that a pattern of parts names; ``schema`` has dray's own columns."""
+def _read(output: str) -> pandas.DataFrame:
+    """A file, or all that a pattern of parts names."""
     import pandas
 
     path = local_path(output)
-    return pandas.concat([_part(file, schema) for file in sorted(path.parent.glob(path.name))])
+    return pandas.concat([_part(file) for file in sorted(path.parent.glob(path.name))])
 
 
-def _part(file: Path, schema: pyarrow.Schema) -> pandas.DataFrame:
-    """Kept columns with a null stay whole numbers, or true and false: pandas' usual types round ids."""
+def _part(file: Path) -> pandas.DataFrame:
+    """Columns with a null stay whole numbers, or true and false: pandas' usual types round ids."""
     import pandas
     import pyarrow
     from pyarrow import parquet
 
     types = {pyarrow.int64(): pandas.Int64Dtype(), pyarrow.bool_(): pandas.BooleanDtype()}
-    table = parquet.read_table(file, partitioning=None)
-    kept = table.drop_columns([name for name in table.column_names if name in schema.names])
-    return table.select(schema.names).to_pandas().join(kept.to_pandas(types_mapper=types.get))
+    return parquet.read_table(file, partitioning=None).to_pandas(types_mapper=types.get)
