@@ -100,7 +100,7 @@ def ingest(
 ) -> Ingested:
     """Stream the input into a spool at ``spool_uri``; ``progress`` gets the count of rows so far.
 
-    The spool is one file, or parts of ``part_bytes`` at most. ``say`` gets what was found out of the input.
+    The spool is one file, or parts of ``part_bytes`` at most. ``say`` gets what people are to hear of it.
     ``arrange`` gives rows another order (:mod:`.spool.arranging`), ``sharing`` drops rows that need no
     engine. ``pulse`` tells a thread that rows come, and passes on its request to stop (CancelledError).
 
@@ -116,7 +116,7 @@ def ingest(
         rejects, dropped = (stack.enter_context(RejectLog()) for _ in range(2))
         kept = stack.enter_context(KeptLog(source.shape.keep_columns, names[0], spool_uri + KEPT, options))
         spool = stack.enter_context(SpoolParts(spool_uri, part_bytes, options=options, pulse=pulse))
-        arranging = stack.enter_context(Arranging(spool, spool_uri, arrange, pulse))
+        arranging = stack.enter_context(Arranging(spool, spool_uri, arrange, pulse, say))
         rules = JobRules(names, defaults.model_name, defaults.adapters)
         stop_after = None if skip_invalid else limits.problems
         reading = _Reading(ids, rejects, arranging, kept, rules, stop_after, on_row=pulse.row)

@@ -31,6 +31,9 @@ WINDOW_ROWS = 1 << 21
 WINDOW_BYTES = 4 << 30
 """Bytes of a window. They lie beside the spool, or in ``TMPDIR`` where the spool goes to an object store."""
 
+TOLD_ROWS = 200_000
+"""Rows of a window whose ordering takes long enough to be told of."""
+
 _CHUNK_ROWS = 1 << 16
 
 
@@ -57,15 +60,23 @@ The lines can be read more than once.
 class Arranging:
     """Lines on their way into a spool. Give each to ``add_line``, and call ``flush`` after the last one.
 
-    Without ``arrange``, they go there at once.
+    Without ``arrange``, they go there at once. ``say`` hears when many rows are put in order.
     """
 
-    def __init__(self, spool: SpoolParts, uri: str, arrange: Arrange | None, pulse: Pulse) -> None:
+    def __init__(
+        self,
+        spool: SpoolParts,
+        uri: str,
+        arrange: Arrange | None,
+        pulse: Pulse,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         self._spool = spool
         self._folder = None if is_object(uri) else local_path(uri).parent
         self._arrange = arrange
         self.add_line: Callable[[bytes], None] = self._add if arrange else spool.writer.add
         self._pulse = pulse
+        self._say = say
         self._file: IO[bytes] | None = None
         self._ends = array("q")  # of each line of the window
         self._size = 0
@@ -93,6 +104,8 @@ class Arranging:
             return
         try:
             self._file.flush()
+            if self._say is not None and len(self._ends) >= TOLD_ROWS:
+                self._say(f"ordering {len(self._ends):,} rows by their prefixes")
             with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as view:
                 found = self._arrange(_Lines(view, self._ends, self._pulse))
                 reach(Point.INGEST_ARRANGED)

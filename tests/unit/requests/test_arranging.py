@@ -151,6 +151,14 @@ def test_lines_are_given_as_they_were_written(tmp_path: Path) -> None:
     assert found.requests == 3
 
 
+def test_many_rows_that_are_put_in_order_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arranging, "TOLD_ROWS", 3)
+    monkeypatch.setattr(arranging, "WINDOW_ROWS", 4)
+    told: list[str] = []
+    taken_in(tmp_path, list("abcdef"), shuffled(1, 1), say=told.append)
+    assert told == ["ordering 4 rows by their prefixes"]  # the last two are no matter
+
+
 def test_an_order_to_stop_is_heard_while_rows_are_put_in_order(tmp_path: Path, rng: random.Random) -> None:
     pulse = Pulse()
 
