@@ -23,8 +23,9 @@
     |   +-- EngineDeadError          the engine cannot go on; its process exits
     |   +-- EngineStartError         the engine never became ready
     |   |   `-- NotImportedError     its node cannot import what the driver has
-    |   `-- ReplicaLostError         the actor or its node went away
-    |       `-- ReplicaLeftError     it was drained: what it had not finished goes elsewhere
+    |   +-- ReplicaLostError         the actor or its node went away
+    |   |   `-- ReplicaLeftError     it was drained: what it had not finished goes elsewhere
+    |   `-- NoRoomError              Ray has no room on a node for rows on their way
     +-- InterruptedShardError        one attempt at a shard ended early, and another follows
     +-- ClusterError                 the Ray cluster could not be started or reached
     +-- JobFailedError               the job ended without finishing: exit code 1
@@ -235,6 +236,10 @@ class ReplicaLeftError(ReplicaLostError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, preempted=True)
+
+
+class NoRoomError(EngineError):
+    """Ray's object store on a node is full, and so is the disk behind it. The engine is well."""
 
 
 class InterruptedShardError(DrayError):

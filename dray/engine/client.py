@@ -91,7 +91,8 @@ class RayReplica:
     def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
         """Queue spool lines; a failure shows up in ``results``."""
         # Numbered, because the actor has many threads, and a later call may overtake an earlier one.
-        call = self.actor.feed.remote(session, lines, last, self._fed[session])
+        with ray_errors(self.name):  # much of it goes through the object store of this node
+            call = self.actor.feed.remote(session, lines, last, self._fed[session])
         self._feeding.setdefault(session, []).append(call)
         self._fed[session] += 1
         if last:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from dray.errors import (
     DrayError,
     EngineDeadError,
     EngineError,
+    NoRoomError,
     NotImportedError,
     ReplicaLostError,
 )
@@ -52,9 +54,10 @@ def ray_errors(replica: str) -> Iterator[None]:
     except ray_exceptions.RayTaskError as error:
         if isinstance(error.cause, DrayError):
             raise error.cause from None
-        oom = facts_of(error).sign is Sign.OOM
-        message = f"replica {replica}: {type(error.cause).__name__} inside it"
-        raise EngineDeadError(message, oom=oom) from None
+        sign, name = facts_of(error).sign, type(error.cause).__name__
+        if sign is Sign.NO_ROOM:  # for what it returned: the engine is well
+            raise NoRoomError(f"replica {replica}: {name} on its node") from None
+        raise EngineDeadError(f"replica {replica}: {name} inside it", oom=sign is Sign.OOM) from None
     except ray_exceptions.RayError as error:
         raise _translated(error, replica) from None
 
@@ -72,6 +75,8 @@ def _translated(error: Exception, replica: str) -> DrayError:
             preempted=told.preempted,
             unsure=isinstance(error, _unsure()),
         )
+    if sign is Sign.NO_ROOM:
+        return NoRoomError(f"replica {replica}: {name} on node {socket.gethostname()}")
     if sign is Sign.CANCELLED:
         return CancelledError(f"the call to replica {replica} was cancelled")
     if sign is Sign.REFUSED:

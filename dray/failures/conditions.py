@@ -11,6 +11,9 @@ from dray.failures.signs import ErrorFacts
 INTERRUPTIONS = 5
 """Interruptions in a row without one new row, after which a shard is cut in two and the loss charged."""
 
+NO_ROOM_TRIES = 10
+"""Attempts at a shard in a row for which Ray had no room on a node, after which the job is paused."""
+
 SAME_PLACE = 4
 """Crashes that refuse a suspect of one row though all were at one place: no other place took it meanwhile, or
 each died before it was given the row. A suspect begins with 1."""
@@ -83,6 +86,11 @@ def is_convicted(facts: Facts) -> bool:
 def is_store_away(error: ErrorFacts, facts: Facts) -> bool:
     """The store did not answer, or for so long that the holder gave its lease up."""
     return error.sign is Sign.STORE_AWAY
+
+
+def stays_full(error: ErrorFacts, facts: Facts) -> bool:
+    """Ray had no room on a node once too often, and this time for not one row."""
+    return error.sign is Sign.NO_ROOM and facts.tries + 1 >= NO_ROOM_TRIES and facts.new_rows == 0
 
 
 def is_accused_by_nodes(error: ErrorFacts, facts: Facts) -> bool:

@@ -29,6 +29,8 @@ class Sign(StrEnum):
     """A node cannot import what the driver has."""
     OOM = "out of memory"
     """Memory did not suffice, the device's or the machine's."""
+    NO_ROOM = "no room"
+    """Ray's object store on a node is full, and so is the disk behind it."""
     STORE_AWAY = "store away"
     """A store of rows or objects may work when it is tried again."""
     STORE_BROKEN = "store broken"
@@ -68,8 +70,8 @@ FOREIGN: Mapping[str, Sign] = {
     "ray.exceptions.TaskCancelledError": Sign.CANCELLED,
     "ray.exceptions.AuthenticationError": Sign.REFUSED,
     "ray.exceptions.RuntimeEnvSetupError": Sign.OTHER,
-    "ray.exceptions.ObjectStoreFullError": Sign.OTHER,
-    "ray.exceptions.OutOfDiskError": Sign.OTHER,
+    "ray.exceptions.ObjectStoreFullError": Sign.NO_ROOM,
+    "ray.exceptions.OutOfDiskError": Sign.NO_ROOM,
     # vLLM, inside the replica's process.
     "vllm.exceptions.VLLMError": Sign.OTHER,
     "vllm.exceptions.VLLMClientError": Sign.OF_A_REQUEST,

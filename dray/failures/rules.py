@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dray.codes import ErrorCode
 from dray.failures.conditions import (
     INTERRUPTIONS,
+    NO_ROOM_TRIES,
     Fits,
     has_sign,
     is_accused_by_nodes,
@@ -24,15 +25,9 @@ from dray.failures.conditions import (
     is_spot,
     is_store_away,
     made_no_progress,
+    stays_full,
 )
-from dray.failures.effects import (
-    SHRINK_STEPS,
-    Budget,
-    Effect,
-    OnShard,
-    OnTask,
-    Wait,
-)
+from dray.failures.effects import SHRINK_STEPS, Budget, Effect, OnShard, OnTask, Wait
 from dray.failures.facts import Cause
 from dray.failures.foreign import Sign
 
@@ -118,6 +113,8 @@ def _search(found: _Search) -> Iterator[Rule]:
 
 
 _PAUSED = Effect(task=OnTask.PAUSE)
+_FULL = "Ray's object store and disk on a node were full"
+_MAKE_ROOM = "free disk on that node, or start Ray there with a larger --object-store-memory"
 
 # In the order of the causes, except: a cancelled job comes early, for nothing of it is retried whatever else
 # happened; and memory and poison come before the deaths that they look like.
@@ -244,6 +241,20 @@ RULES: tuple[Rule, ...] = (
         when="the engine died",
         fits=is_crash,
         effect=Effect(shard=OnShard.SUSPECT, charges=_ENGINE, wait=Wait(1.0, 30.0)),
+    ),
+    Rule(
+        cause=Cause.NO_ROOM,
+        when=f"{_FULL} {NO_ROOM_TRIES} times in a row",
+        fits=stays_full,
+        effect=_PAUSED,
+        advice=_MAKE_ROOM,
+    ),
+    Rule(
+        cause=Cause.NO_ROOM,
+        when=_FULL,
+        fits=has_sign(Sign.NO_ROOM),
+        effect=Effect(wait=Wait(5.0, 60.0)),
+        advice=_MAKE_ROOM,
     ),
     Rule(
         cause=Cause.STORE_TRANSIENT,

@@ -33,6 +33,7 @@ OURS: Mapping[type[BaseException], Sign] = {
     errors.NotImportedError: Sign.NOT_IMPORTED,
     errors.ReplicaLostError: Sign.LOST,
     errors.ReplicaLeftError: Sign.LOST,
+    errors.NoRoomError: Sign.NO_ROOM,
     errors.InterruptedShardError: Sign.OTHER,  # made of a decision, and never decided about
     errors.ClusterError: Sign.ENDED,  # without its head there is nothing to try again on: resume the job
     errors.JobFailedError: Sign.ENDED,
@@ -67,9 +68,9 @@ def facts_of(error: BaseException) -> ErrorFacts:
     if inside and isinstance(cause, errors.DrayError):
         return facts_of(cause)
     sign = _sign(error)
-    if inside:  # foreign to the engine: it is dead, of what the cause says if that is memory
-        oom = isinstance(cause, BaseException) and sign_of_class(type(cause)) is Sign.OOM
-        sign = Sign.OOM if oom else Sign.ENGINE_DEAD
+    if inside:  # foreign to the engine: it is dead, unless Ray only had no room for its answers
+        carried = sign_of_class(type(cause)) if isinstance(cause, BaseException) else None
+        sign = carried if carried in (Sign.OOM, Sign.NO_ROOM) else Sign.ENGINE_DEAD
     return ErrorFacts(
         sign=sign,
         name=_name(error),
@@ -82,6 +83,8 @@ def facts_of(error: BaseException) -> ErrorFacts:
 def _name(error: BaseException) -> str:
     if isinstance(error, errors.StoreError):  # its words follow
         return ""
+    if isinstance(error, errors.NoRoomError):  # it names the node or the replica, and quotes nothing
+        return str(error)
     if isinstance(error, errors.NotImportedError):  # Python's words name modules, and quote no row
         return f"{error.where}: {error.why}"
     return type(error).__name__

@@ -14,6 +14,7 @@ from dray.errors import (
     DrayError,
     EngineDeadError,
     EngineError,
+    NoRoomError,
     NotImportedError,
     ReplicaLostError,
 )
@@ -54,6 +55,8 @@ def test_rays_errors_become_drays() -> None:
         (ray.OutOfMemoryError("gone"), ReplicaLostError),
         (ray.RayTaskError("f", "trace", ConfigError("no")), ConfigError),
         (ray.RayTaskError("f", "trace", ValueError("a prompt")), EngineDeadError),
+        (ray.RayTaskError("f", "a prompt", ray.OutOfDiskError("a prompt")), NoRoomError),
+        (ray.ObjectStoreFullError("a prompt"), NoRoomError),
     ]
     for foreign, ours in cases:
         with pytest.raises(ours) as caught, ray_errors("r7"):

@@ -88,9 +88,10 @@ class Scene:
         under: str = MARK,
         then: Hook = lambda replica: None,
         store: Store | None = None,
+        tries: int = 0,
     ) -> str:
         """Why one attempt ended, which is as :meth:`ended` has it."""
-        decision = self.ended(death, under=under, then=then, store=store).decision
+        decision = self.ended(death, under=under, then=then, store=store, tries=tries).decision
         assert decision is not None
         return decision.reason
 
@@ -102,6 +103,7 @@ class Scene:
         then: Hook = lambda replica: None,
         store: Store | None = None,
         unread_seconds: float = 0.0,
+        tries: int = 0,
     ) -> AttemptResult:
         """How one attempt ended, on new replicas of which each dies so, if any does, ``under`` a text.
 
@@ -116,7 +118,7 @@ class Scene:
         own = store or self.store
         work = OpenWork(store=own, job=self.job, shard=self.shard, replicas=self.fleet, owner="task")
         with Judging(self.url, self.job, _Lost(replicas)):
-            ended = attempt(work, unread_seconds=unread_seconds, on_start=placed)
+            ended = attempt(work, tries=tries, unread_seconds=unread_seconds, on_start=placed)
         for replica in replicas:
             replica.kill()
         return ended

@@ -26,6 +26,7 @@ from dray.errors import (
     InputError,
     JobFailedError,
     LeaseLapsedError,
+    NoRoomError,
     NotImportedError,
     ReplicaLostError,
     StoreFatalError,
@@ -35,7 +36,7 @@ from dray.errors import (
     WeightsError,
 )
 from dray.failures.causes import Decision, decide
-from dray.failures.conditions import INTERRUPTIONS, SAME_PLACE
+from dray.failures.conditions import INTERRUPTIONS, NO_ROOM_TRIES, SAME_PLACE
 from dray.failures.effects import (
     ALLOWANCES,
     SHRINK_STEPS,
@@ -219,6 +220,15 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
      {"shard": OnShard.SUSPECT}),
     ("memory under one suspect, second time", DEAD, replace(PROVEN, oom=True, crashes=2), Cause.POISON,
      {"shard": OnShard.REFUSE, "code": "out_of_memory"}),
+    # NO_ROOM: the engine is well, and no row is at fault. Waits; paused where it stays so.
+    ("no room for answers", inside(ray_error("OutOfDiskError")), Facts(alone=True, proven=True),
+     Cause.NO_ROOM, {"shard": OnShard.RELEASE, "task": OnTask.RETRY, "charges": ()}),
+    ("no room for requests", ray_error("ObjectStoreFullError"), Facts(tries=NO_ROOM_TRIES - 2), Cause.NO_ROOM,
+     {"task": OnTask.RETRY, "charges": ()}),
+    ("no room again and again", NoRoomError("x"), Facts(tries=NO_ROOM_TRIES - 1), Cause.NO_ROOM,
+     {"shard": OnShard.RELEASE, "task": OnTask.PAUSE, "charges": ()}),
+    ("no room again and again, but for some rows", NoRoomError("x"), Facts(tries=99, new_rows=1),
+     Cause.NO_ROOM, {"task": OnTask.RETRY}),
     # STORE_TRANSIENT: retried by Prefect, for nothing; past the cap, paused.
     *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_TRANSIENT,
        {"shard": OnShard.RELEASE, "task": OnTask.RETRY, "charges": ()})
@@ -391,7 +401,7 @@ ERRORS = st.builds(
     ErrorFacts, sign=st.sampled_from(Sign), name=st.just("X"), oom=st.booleans(), preempted=st.booleans()
 )
 FINAL = {Cause.FENCED, Cause.USER_ERROR, Cause.STORE_FATAL, Cause.POISON, Cause.CANCEL}
-UNCHARGED = {*FINAL - {Cause.POISON}, Cause.SPOT, Cause.STORE_TRANSIENT}
+UNCHARGED = {*FINAL - {Cause.POISON}, Cause.SPOT, Cause.NO_ROOM, Cause.STORE_TRANSIENT}
 
 
 @given(ERRORS, FACTS, st.integers())
@@ -461,6 +471,7 @@ class World:
             crashes=self.facts.crashes + (decision.effect.shard is OnShard.SUSPECT),
             shrinks=self.facts.shrinks + (decision.cause is Cause.OOM),
             alone=self.facts.alone or decision.effect.shard is OnShard.SUSPECT,
+            tries=self.facts.tries + (decision.cause is Cause.NO_ROOM),
             store_seconds=self.facts.store_seconds + 60 * (error.sign is Sign.STORE_AWAY),
         )
 
@@ -474,7 +485,7 @@ def test_a_shard_that_never_gets_anywhere_ends(
 ) -> None:
     """Whatever fails, again and again, there is no endless retry; and spot alone does not end it soon."""
     world = World(Facts(), Counter())
-    bound = 20 + INTERRUPTIONS + 25 + 2 + 2 + 3 + int(STORE_PATIENCE / 60) + 5
+    bound = 20 + INTERRUPTIONS + 25 + 2 + 2 + 3 + NO_ROOM_TRIES + int(STORE_PATIENCE / 60) + 5
     for step in range(bound):
         error, alive, spot, proven = script[step % len(script)]
         facts = replace(world.facts, node_alive=alive, draining=spot, proven=proven)

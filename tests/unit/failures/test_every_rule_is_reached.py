@@ -19,7 +19,7 @@ from dray.driver.replicas import losses
 from dray.engine.ray_errors import import_error, ray_errors
 from dray.errors import DrayError, InterruptedShardError, JobPausedError
 from dray.failures import rules
-from dray.failures.conditions import INTERRUPTIONS
+from dray.failures.conditions import INTERRUPTIONS, NO_ROOM_TRIES
 from dray.failures.effects import SHRINK_STEPS
 from dray.failures.facts import Facts
 from dray.failures.foreign import FOREIGN, Sign
@@ -61,10 +61,18 @@ def ray_refuses_the_token(scene: Scene) -> str:
     return scene.attempt(then=_fails_by(AuthenticationError("no token")))
 
 
-def ray_has_no_room_for_objects(scene: Scene) -> str:
-    from ray.exceptions import ObjectStoreFullError
+def ray_has_no_room(*, tries: int) -> Callable[[Scene], str]:
+    """For the answers of a replica, after so many attempts that it had none for either."""
+    from ray.exceptions import OutOfDiskError, RayTaskError
 
-    return scene.attempt(then=_fails_by(ObjectStoreFullError("full")))
+    error = RayTaskError("results", "a trace", OutOfDiskError())
+    return lambda scene: scene.attempt(then=_fails_by(error), tries=tries)
+
+
+def rays_environment_fails(scene: Scene) -> str:
+    from ray.exceptions import RuntimeEnvSetupError
+
+    return scene.attempt(then=_fails_by(RuntimeEnvSetupError("no")))
 
 
 def the_replica_is_drained(scene: Scene) -> str:
@@ -178,6 +186,8 @@ def _moved_away(file: Path) -> Iterator[None]:
 
 # -- which rule each of them is about ----------------------------------------------------------------
 
+_FULL = "Ray's object store and disk on a node were full"
+
 OF_MANY: dict[str, Callable[[Scene], str]] = {
     "the lease belongs to another attempt": another_driver_takes_the_job,
     "the job was cancelled": a_user_cancels,
@@ -204,7 +214,9 @@ OF_MANY: dict[str, Callable[[Scene], str]] = {
     "the store was away": the_store_is_gone,
     "the store takes no writes until an operator acts": a_table_is_dropped,
     "the run was ended": the_requests_are_gone,
-    "nothing that dray knows": ray_has_no_room_for_objects,
+    f"{_FULL} {NO_ROOM_TRIES} times in a row": ray_has_no_room(tries=NO_ROOM_TRIES - 1),
+    _FULL: ray_has_no_room(tries=0),
+    "nothing that dray knows": rays_environment_fails,
 }
 """By the words of their rules, on a shard of many rows."""
 
@@ -234,6 +246,14 @@ def test_the_rule_decides_in_a_run(rule: Rule, tmp_path: Path) -> None:
 
 def test_each_scenario_is_of_a_rule_and_each_rule_has_one() -> None:
     assert sorted([*OF_MANY, *OF_ONE]) == sorted(rule.when for rule in RULES)
+
+
+def test_a_full_node_is_told_of_and_makes_no_suspect(tmp_path: Path) -> None:
+    """It was called an engine's crash, for which innocent rows were searched."""
+    with closing(Scene(tmp_path, 1)) as scene:
+        told, shard = ray_has_no_room(tries=0)(scene), scene.shard
+    assert "OutOfDiskError on its node); free disk on that node, or start Ray there with" in told
+    assert (shard.crashes, shard.remaining) == (0, 1)
 
 
 def test_a_job_that_fails_for_its_requests_says_which_and_where(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_the_seam_to_ray_agrees_with_the_table() -> None:
 
 
 def test_what_a_task_error_carries_counts() -> None:
-    from ray.exceptions import RayTaskError
+    from ray.exceptions import OutOfDiskError, RayTaskError
 
     def carried(cause: Exception) -> Sign:
         plain = RayTaskError("results", "trace", cause)
@@ -127,6 +127,7 @@ def test_what_a_task_error_carries_counts() -> None:
 
     assert carried(ValueError("x")) is Sign.ENGINE_DEAD
     assert carried(MemoryError()) is Sign.OOM
+    assert carried(OutOfDiskError()) is Sign.NO_ROOM
     assert carried(OSError("x")) is Sign.ENGINE_DEAD  # of the replica's node, and not of the store
     assert carried(errors.EngineStartError("x")) is Sign.ENGINE_START
     assert carried(errors.RequestRefused("invalid_request", "x")) is Sign.OF_A_REQUEST
