@@ -99,13 +99,13 @@ def _ask(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> ReplicaResour
     if runs_on_gpus(spec, cluster):
         gpus = _gpus_of_a_node(spec, nodes)
         _refuse_out_of_reach(gpus, cluster)
-        cpus = _cpus_beside(gpus, cluster.nodes) if spec.cpus is None else spec.cpus / nodes
+        cpus = _cpus_beside(gpus, cluster.open_nodes) if spec.cpus is None else spec.cpus / nodes
         return ReplicaResources(cpus=cpus, gpus=gpus, nodes=nodes)
     if spec.cpus is not None:
         return ReplicaResources(cpus=spec.cpus / nodes, nodes=nodes)
     if spec.name == "simulated" and cluster.own:
         return ReplicaResources(cpus=0.0)  # it computes next to nothing
-    cpus = _share([node.cpus for node in cluster.nodes], replicas, nodes, own=cluster.own)
+    cpus = _share([node.cpus for node in cluster.open_nodes], replicas, nodes, own=cluster.own)
     return ReplicaResources(cpus=cpus, nodes=nodes)
 
 

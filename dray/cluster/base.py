@@ -76,7 +76,10 @@ class ClusterSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One live node of the cluster. ``instance`` is its type (``g6e.xlarge``), where a label has it."""
+    """One live node of the cluster. ``instance`` is its type (``g6e.xlarge``), where a label has it.
+
+    ``draining``, where room is counted: Ray starts nothing new there, and what runs there may run on.
+    """
 
     node_id: str
     host: str
@@ -88,6 +91,7 @@ class Node:
     memory: float = 0.0  # bytes, as its Ray daemon counts them
     instance: str = ""
     spot: bool = False
+    draining: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +124,11 @@ class ClusterInfo:
     coming: tuple[NodeType, ...] | None = None
     largest: float = 0.0
     inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def open_nodes(self) -> tuple[Node, ...]:
+        """The nodes on which Ray starts something new: those that are not being drained."""
+        return tuple(node for node in self.nodes if not node.draining)
 
     @property
     def stable_hosts(self) -> frozenset[str]:

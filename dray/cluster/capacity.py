@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from dray.cluster.asking import ReplicaResources, has_gpus
 from dray.cluster.base import STABLE_SHARE, Node
-from dray.cluster.ray_nodes import live_nodes
-from dray.cluster.ray_private import free_resources, refused_by_autoscaler
+from dray.cluster.ray_nodes import live_nodes, marked
+from dray.cluster.ray_private import draining, free_resources, refused_by_autoscaler
 
 _NEARLY = 1e-6  # sums of parts of a GPU are not exact
 
@@ -42,7 +42,10 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """A cluster as it is now. ``refused`` holds what its autoscaler says that it can never have."""
+    """A cluster as it is now. ``refused`` holds what its autoscaler says that it can never have.
+
+    Nodes that are being drained hold and take no replica.
+    """
 
     nodes: tuple[Node, ...]
     rooms: tuple[Room, ...]
@@ -53,13 +56,23 @@ class Capacity:
         kept = [pair for pair in zip(self.nodes, self.rooms, strict=True) if pair[0].node_id not in nodes]
         return replace(self, nodes=tuple(node for node, _ in kept), rooms=tuple(room for _, room in kept))
 
+    @property
+    def open_rooms(self) -> tuple[Room, ...]:
+        """The rooms of nodes on which Ray starts something new."""
+        return tuple(room for node, room in zip(self.nodes, self.rooms, strict=True) if not node.draining)
+
+    def drained(self, ask: ReplicaResources) -> int:
+        """How many nodes would hold a replica, or its part, and are being drained."""
+        pairs = zip(self.nodes, self.rooms, strict=True)
+        return sum(node.draining and room.holds(ask) for node, room in pairs)
+
     def holds(self, ask: ReplicaResources) -> bool:
         """Whether there is room for a replica when nothing else runs."""
-        return sum(room.holds(ask) for room in self.rooms) >= ask.nodes
+        return sum(room.holds(ask) for room in self.open_rooms) >= ask.nodes
 
     def takes(self, ask: ReplicaResources) -> bool:
         """Whether there is room for a replica now."""
-        return sum(room.takes(ask) for room in self.rooms) >= ask.nodes
+        return sum(room.takes(ask) for room in self.open_rooms) >= ask.nodes
 
     def taken(self, ask: ReplicaResources) -> int:
         """How many such replicas, counted by node, what is taken now could be at most."""
@@ -68,7 +81,7 @@ class Capacity:
 
 def capacity_now() -> Capacity:
     """Ask Ray."""
-    nodes, free = live_nodes()[0], free_resources()
+    nodes, free = marked(live_nodes()[0], draining()), free_resources()
     refused = tuple((one.get("CPU", 0.0), one.get("GPU", 0.0)) for one in refused_by_autoscaler())
     return Capacity(nodes=nodes, rooms=tuple(_room(node, free) for node in nodes), refused=refused)
 

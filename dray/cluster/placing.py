@@ -124,7 +124,7 @@ def default_replicas(spec: EngineSpec, cluster: ClusterInfo) -> int:
         return 1
     nodes = nodes_of(spec.arguments)
     each = (spec.gpus or gpus_of(spec)) / nodes
-    return max(1, replicas_over([replicas_on(node.gpus, each) for node in cluster.nodes], nodes))
+    return max(1, replicas_over([replicas_on(node.gpus, each) for node in cluster.open_nodes], nodes))
 
 
 def expected_replicas(

@@ -80,7 +80,7 @@ class RayFleet:
             return None
         now = self.capacity() if avoid else None
         rooms = zip(now.nodes, now.rooms, strict=True) if now is not None else ()
-        free = {node.node_id for node, room in rooms if room.takes(ask)}
+        free = {node.node_id for node, room in rooms if room.takes(ask) and not node.draining}
         return reserve(ask, free, avoid=avoid, never=never)
 
     def capacity(self) -> Capacity | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dray.cluster.base import INSTANCE_LABELS, STABLE_RESOURCE, Node
@@ -45,6 +46,11 @@ def live_nodes() -> tuple[tuple[Node, ...], str]:
     import ray
 
     return _nodes(ray.nodes())
+
+
+def marked(nodes: Sequence[Node], leaving: Collection[str]) -> tuple[Node, ...]:
+    """The nodes, those of ``leaving`` as such that are being drained."""
+    return tuple(replace(node, draining=node.node_id in leaving) for node in nodes)
 
 
 def _instance(node: dict[str, Any]) -> str:

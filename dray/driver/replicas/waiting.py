@@ -24,7 +24,15 @@ _PATIENCE = 600.0  # the same, where an autoscaler may be at work
 
 def why_waiting(ask: ReplicaResources, capacity: Capacity, coming: Sequence[NodeType] | None) -> str:
     """The reason in words, to follow on the replica's name: ``asks for 2 CPUs, ...``."""
-    rooms = capacity.rooms
+    told, drained = _why(ask, capacity, coming), capacity.drained(ask)
+    if not drained or capacity.takes(ask):
+        return told
+    being = "is being drained and takes" if drained == 1 else "are being drained and take"
+    return f"{told}; {plural(drained, 'node')} with these {being} nothing new"
+
+
+def _why(ask: ReplicaResources, capacity: Capacity, coming: Sequence[NodeType] | None) -> str:
+    rooms = capacity.open_rooms
     free, large = sum(room.takes(ask) for room in rooms), sum(room.holds(ask) for room in rooms)
     if free >= ask.nodes:
         have = "a node has" if ask.nodes == 1 else _number(free)

@@ -39,6 +39,28 @@ def cluster(
     )
 
 
+def test_what_a_drained_node_has_is_not_shared_out() -> None:
+    """Ray starts nothing new there, for as long as it stays up."""
+    found = cluster((0, 0), (4, 0), (1, 0))
+    assert ask_of(SIMULATED, _first_worker_drained(found), 1) == ReplicaResources(cpus=1)
+    gpus = cluster((0, 0), (4, 8), (8, 2))
+    assert (default_replicas(VLLM, gpus), default_replicas(VLLM, _first_worker_drained(gpus))) == (10, 2)
+    assert ask_of(VLLM, gpus, 2) == ReplicaResources(cpus=0.5, gpus=1)
+    assert ask_of(VLLM, _first_worker_drained(gpus), 2) == ReplicaResources(cpus=1, gpus=1)
+
+
+def test_a_cluster_keeps_its_gpus_while_they_are_drained() -> None:
+    """What it is made of stays known: others of its kind are waited for."""
+    gpus = _first_worker_drained(cluster((8, 0), (8, 8)))
+    assert ask_of(VLLM, gpus, 1).gpus == 1
+    assert default_replicas(VLLM, gpus) == 1
+
+
+def _first_worker_drained(found: ClusterInfo) -> ClusterInfo:
+    head, first, *others = found.nodes
+    return replace(found, nodes=(head, replace(first, draining=True), *others))
+
+
 def _type(cpus: float, gpus: float) -> NodeType:
     return NodeType(name="group", cpus=cpus, gpus=gpus, most=4)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dray.cluster import capacity
 from dray.cluster.asking import ReplicaResources
-from dray.cluster.capacity import Capacity, Room
+from dray.cluster.base import Node
+from dray.cluster.capacity import Capacity, Room, capacity_now
 
 pytestmark = pytest.mark.unit
 
@@ -77,6 +80,22 @@ def test_no_part_is_more_than_is_free(taken: list[float], each: float) -> None:
 )
 def test_places_on_a_node(taken: list[float], each: float, expected: bool) -> None:
     assert takes(taken, each) is expected
-    nodes = Capacity(nodes=(), rooms=(room(taken), room([1.0, 1.0])))
+    pair = tuple(Node(node_id=one, host=one, cpus=64, gpus=0, stable=False) for one in ("a", "b"))
+    nodes = Capacity(nodes=pair, rooms=(room(taken), room([1.0, 1.0])))
     assert nodes.takes(ReplicaResources(cpus=1, gpus=each)) is expected
     assert not nodes.takes(ReplicaResources(cpus=1, gpus=each or 1, nodes=2))
+
+
+def test_a_node_that_is_drained_is_there_and_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no machine that went: its price counts on, and what runs there."""
+    nodes = tuple(Node(node_id=one, host=one, cpus=4, gpus=0, stable=False) for one in ("a", "b"))
+    monkeypatch.setattr(capacity, "live_nodes", lambda: (nodes, ""))
+    monkeypatch.setattr(capacity, "free_resources", lambda: {"a": {"CPU": 4.0}, "b": {"CPU": 1.0}})
+    monkeypatch.setattr(capacity, "refused_by_autoscaler", list)
+    monkeypatch.setattr(capacity, "draining", lambda: {"a": 0.0})
+    found, four = capacity_now(), ReplicaResources(cpus=4)
+    assert [(one.node_id, one.draining) for one in found.nodes] == [("a", True), ("b", False)]
+    assert (found.takes(four), found.takes(ReplicaResources(cpus=1))) == (False, True)
+    assert (found.holds(four), found.holds(replace(four, nodes=2)), found.drained(four)) == (True, False, 1)
+    assert found.taken(ReplicaResources(cpus=1)) == 3
+    assert not found.without({"b"}).holds(four)

@@ -184,6 +184,18 @@ def test_dead_nodes_do_not_count() -> None:
     assert _info(_node("head", **{"node:__internal_head__": 1}), dead).stable_hosts == {"head"}
 
 
+def test_a_head_that_does_not_say_what_it_drains_keeps_no_job_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = _info(_node("a", CPU=1), _node("b", CPU=1)).nodes
+    monkeypatch.setattr(connect, "draining", lambda: {"b": 5.0})
+    assert [one.draining for one in ray_nodes.marked(nodes, connect._leaving())] == [False, True]
+
+    def away() -> dict[str, float]:
+        raise RuntimeError("Failed to get draining nodes")
+
+    monkeypatch.setattr(connect, "draining", away)
+    assert [one.draining for one in ray_nodes.marked(nodes, connect._leaving())] == [False, False]
+
+
 def test_hosts_with_several_stable_nodes_count_once() -> None:
     nodes = tuple(Node(node_id=str(n), host="one", cpus=1, gpus=0, stable=True) for n in range(2))
     assert ClusterInfo(address="a", nodes=nodes, seconds=0, stable_resource="r").stable_hosts == {"one"}

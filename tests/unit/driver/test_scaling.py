@@ -182,7 +182,7 @@ class Crowded(ThreadFleet):
         return made
 
     def capacity(self) -> Capacity:
-        return Capacity(nodes=(), rooms=(Room(cpus=64, gpus=0, free_cpus=0, free_gpus=0),))
+        return Capacity(nodes=self.info.nodes, rooms=(Room(cpus=64, gpus=0, free_cpus=0, free_gpus=0),))
 
 
 def test_a_job_goes_on_without_what_does_not_come(elastic: Elastic) -> None:

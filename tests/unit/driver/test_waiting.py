@@ -140,6 +140,31 @@ def test_the_reason_names_what_is_asked_for_and_what_comes_nearest(
     assert why_waiting(ask, capacity, coming) == told
 
 
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (
+            ReplicaResources(cpus=4),
+            "asks for 4 CPUs, the largest node has 1 CPU; it waits until such a node joins; "
+            "1 node with these is being drained and takes nothing new",
+        ),
+        (ReplicaResources(cpus=1), "asks for 1 CPU, which a node has free; Ray has not started it yet"),
+        (
+            ReplicaResources(cpus=8),
+            "asks for 8 CPUs, the largest node has 1 CPU; it waits until such a node joins",
+        ),
+    ],
+)
+def test_a_node_that_is_drained_has_no_room_and_is_told_of(ask: ReplicaResources, told: str) -> None:
+    assert why_waiting(ask, _drained(_capacity((4, 0, 4, 0), (1, 0, 1, 0))), None) == told
+
+
+def _drained(capacity: Capacity) -> Capacity:
+    """The same, whose first node is being drained."""
+    first, *others = capacity.nodes
+    return replace(capacity, nodes=(replace(first, draining=True), *others))
+
+
 class _Followed:
     """Places whose cluster and clock a test sets."""
 
@@ -209,6 +234,17 @@ def test_when_the_large_nodes_went_for_good_replicas_ask_for_what_is_left(
     assert followed.look(one, placed) == [one]
     assert followed.places.ask == ReplicaResources(cpus=1)
     assert followed.look(one, placed, after=1000) == []
+
+
+def test_a_node_that_is_drained_and_stays_is_as_good_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's process keeps it up; a replica waited for it beside an idle node, and the job failed."""
+    followed = _Followed(monkeypatch, _capacity((8, 0, 8, 0), (2, 0, 2, 0), (1, 0, 1, 0)), coming=())
+    followed.places.ask = ReplicaResources(cpus=8)
+    followed.fleet.seen = _drained(_capacity((8, 0, 8, 0), (2, 0, 2, 0), (2, 0, 2, 0)))
+    one = followed.replica()
+    assert followed.look(one) == []
+    assert followed.look(one, after=61.0) == [one]
+    assert followed.places.ask == ReplicaResources(cpus=1)
 
 
 def test_a_node_that_the_autoscaler_may_bring_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
