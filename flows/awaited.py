@@ -12,9 +12,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import anyio
+
 from dray.errors import FencedError, StoreError
 from dray.job import current_job
-from dray.job.cancelling import cancel
+from dray.job.cancelling import CANCEL_SECONDS, cancel
 from dray.job.ending.result import JobResult
 from dray.job.open_job import OpenJob
 from dray.job.watched import start_in_thread
@@ -35,7 +37,8 @@ async def abatch_inference(*values: Any, **options: Any) -> JobResult:
     cancellation goes on once it has stopped. Ctrl-C and a signal to the process cancel the task, too: so the
     same call again goes on with the job, unless a user cancelled the caller's flow run in Prefect. A store
     that is away is asked until it is back, for half an hour at most; a second cancellation waits no longer.
-    What another driver has taken meanwhile goes on there.
+    A scope of anyio's, such as the flow's ``timeout_seconds``, is one cancellation. What another driver has
+    taken meanwhile goes on there.
 
     Raises:
         DrayError: as the flow does; ConfigError where another job runs in this process.
@@ -47,9 +50,11 @@ async def abatch_inference(*values: Any, **options: Any) -> JobResult:
         result = await asyncio.shield(running)
     except asyncio.CancelledError:
         run.cancel()
-        with suppress(Exception):  # how it ended is of no interest any more
-            await running
-        await run.asked()
+        # anyio, which Prefect's ``timeout_seconds`` uses, cancels anew at each turn of the loop.
+        with anyio.move_on_after(CANCEL_SECONDS, shield=True):
+            with suppress(Exception):  # how it ended is of no interest any more
+                await running
+            await run.asked()
         raise
     assert isinstance(result, JobResult)  # a job that was cancelled raises instead
     return result

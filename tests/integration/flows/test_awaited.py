@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from prefect import flow
 
@@ -18,6 +19,7 @@ from dray.store import JobState, open_store
 from flows.awaited import abatch_inference
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
+from tasks.alone import alone
 from tests.support.command import committed, write_requests
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.postgres import PostgresServer
@@ -67,18 +69,24 @@ def test_a_job_is_awaited_and_a_plain_call_says_what_it_does(
 
 
 def test_a_cancelled_task_stops_its_job_which_the_same_call_goes_on_with(tmp_path: Path) -> None:
-    """asyncio cancels it upon Ctrl-C, and Prefect upon the SIGTERM of a machine that is taken back."""
+    """By a scope of anyio's, such as Prefect's ``timeout_seconds``: it cancels until the task has ended."""
     given = parameters(tmp_path, seconds_per_token=0.3, max_num_seqs=2)
 
     async def program() -> None:
-        task = asyncio.create_task(abatch_inference(**given))
+        with anyio.CancelScope() as scope:
+            cancelling = asyncio.create_task(cancel_when_committed(scope))
+            await abatch_inference(**given)
+        assert scope.cancelled_caught
+        await cancelling
+
+    async def cancel_when_committed(scope: anyio.CancelScope) -> None:
         while not committed(tmp_path / "out"):
             await asyncio.sleep(0.1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        scope.cancel()
 
     asyncio.run(program())
+    with alone():  # the flow's retry begins at once
+        pass
     with open_store(f"sqlite:///{tmp_path / 'out' / 'dray.db'}", create=False) as store:
         assert store.get_job("job").state is JobState.CANCELLED
         assert 0 < store.counts("job").done < 40
