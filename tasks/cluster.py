@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from prefect.client.orchestration import get_client
+from prefect.exceptions import TerminationSignal
 
 import tasks
 from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
@@ -38,7 +39,8 @@ def cluster_of(job: OpenJob, settings: ClusterSettings) -> Iterator[Cluster]:
         try:
             yield cluster
         except BaseException as error:
-            disarm_ray()
+            if isinstance(error, TerminationSignal):
+                disarm_ray()
             note_failure(job, error, release=True)
             raise
         finally:

@@ -68,6 +68,7 @@ def disarm_ray() -> None:
     """Call off the SIGABRT that Ray schedules for 3 s after a SIGTERM, which it takes for a failure.
 
     In a process connected to a cluster, Ray's core puts a handler of its own (absl's) before Python's.
+    Only upon a TerminationSignal: a process has one such timer, which Prefect sets for ``timeout_seconds``.
     """
     signal.alarm(0)
 
