@@ -54,12 +54,14 @@ def heeding(job: OpenJob) -> Iterator[AskedOfRun]:
 
 
 def suspended(job: OpenJob) -> BaseException:
-    """What ends a run whose job was paused in Prefect: its state there is set already."""
-    get_run_logger().info("job %s is paused; finished rows are kept, resume the run to go on", job.job_id)
-    if not of_deployment():  # nothing would start it again
+    """What ends a run whose job was paused in Prefect: its state, or that of its caller, is set already."""
+    state = suspension()  # of a deployment's run: this one, or one above, whose Resume calls this flow again
+    if state is None and not of_deployment():  # nothing would start it again
         where = store_option(job.settings.store_url)
         return JobPausedError(f"{SUSPENDED}; `dray resume {job.job_id}{where}` goes on")
-    state = suspension()
+    get_run_logger().info(
+        "job %s is paused; finished rows are kept, resume the suspended run to go on", job.job_id
+    )
     with suppress(Exception):  # Prefect's API; the state is for the run's last line in its log
         state = state or state_of_run()
     return Pause(state=state)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause
+from prefect.states import Suspended
 
 from dray.driver.executor import TaskEnd
 from dray.driver.whole_job import Run
@@ -57,3 +61,27 @@ def test_an_error_in_a_suspended_job_leaves_it_paused(
     with reopen(job) as store:
         found = store.get_job("job")
     assert (found.state, found.reason, found.driver) == (JobState.PAUSED, heeding.SUSPENDED, None)
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_a_job_whose_suspended_flow_calls_it_again_pauses(
+    above: bool,
+    make_settings: Callable[..., JobSettings],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Resume of the run above goes on with the job. A script's run has no Resume: it is told a command."""
+    asked: State[Any] | None = Suspended() if above else None
+    monkeypatch.setattr(heeding, "get_run_logger", lambda: logging.getLogger("test"))
+    monkeypatch.setattr(heeding, "suspension", lambda: asked)
+    job = open_job(make_settings(job_id="job"))
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(Pause if above else JobPausedError) as raised,
+        driving(job, heeding.AskedOfRun(wish=Wish.SUSPEND)),
+    ):
+        raise heeding.suspended(job)
+    assert getattr(raised.value, "state", None) is asked
+    assert caplog.text.count("resume the suspended run to go on") == above
+    with reopen(job) as store:
+        assert store.get_job("job").state is JobState.PAUSED
