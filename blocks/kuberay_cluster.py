@@ -6,7 +6,7 @@ from dataclasses import fields
 from functools import partial
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl
+from pydantic import ConfigDict, Field, HttpUrl
 
 from blocks.cluster_numbers import number
 from dray.cluster import ClusterSettings
@@ -30,6 +30,8 @@ class KubeRayCluster(Block):
     _block_type_name = "dray KubeRay Cluster"
     _block_type_slug = "dray-kuberay-cluster"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray/blob/main/docs/clusters.md")
+
+    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
 
     image: str = Field(description="Image with dray, and the Ray and Python of the driver.")
     name: str = Field(default="dray", description="Beginning of the RayCluster's name.")

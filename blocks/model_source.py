@@ -6,7 +6,7 @@ from prefect import get_run_logger
 from prefect.blocks.core import Block
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_logger
-from pydantic import Field, HttpUrl
+from pydantic import ConfigDict, Field, HttpUrl
 
 from blocks.object_store import ObjectStoreCredentials
 from dray.job.options.resolving import ModelPlace
@@ -26,6 +26,8 @@ class ModelSource(Block):
     _block_type_name = "dray Model Source"
     _block_type_slug = "dray-model-source"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray#models")
+
+    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
 
     uri: str = Field(
         min_length=1,

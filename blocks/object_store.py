@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl, SecretStr
+from pydantic import ConfigDict, Field, HttpUrl, SecretStr
 
 from dray.storage import ObjectStoreOptions
 
@@ -22,6 +22,8 @@ class ObjectStoreCredentials(Block):
     _block_type_name = "dray Object Store Credentials"
     _block_type_slug = "dray-object-store-credentials"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray#object-stores")
+
+    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
 
     endpoint: str | None = Field(default=None, description="Endpoint URL, for stores other than AWS S3.")
     region: str | None = Field(default=None, description="Region of the bucket.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl, SecretStr
+from pydantic import ConfigDict, Field, HttpUrl, SecretStr
 
 from dray.cluster import ClusterSettings
 
@@ -49,6 +49,8 @@ class ExistingRayCluster(Block):
     _block_type_name = "dray Existing Ray Cluster"
     _block_type_slug = "dray-existing-ray-cluster"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray#clusters")
+
+    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
 
     address: str = Field(
         min_length=1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl, SecretStr
+from pydantic import ConfigDict, Field, HttpUrl, SecretStr
 
 
 class ResultStore(Block):
@@ -20,6 +20,8 @@ class ResultStore(Block):
     _block_type_name = "dray Result Store"
     _block_type_slug = "dray-result-store"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray#stores")
+
+    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
 
     url: SecretStr = Field(
         min_length=1,

@@ -69,7 +69,7 @@ def test_slugs_never_change() -> None:
     }
 
 
-text = st.text(min_size=1, max_size=20)
+text = st.text(min_size=1, max_size=20).filter(lambda value: value == value.strip())
 maybe_text = st.none() | text
 
 
@@ -175,6 +175,26 @@ def test_store_url_comes_back(url: str) -> None:
     assert ResultStore.model_validate({"url": url}).settings() == url
 
 
+@pytest.mark.parametrize(
+    ("block", "values"),
+    [
+        (ResultStore, {"url": "postgresql://dray:secret@db/dray"}),
+        (ExistingRayCluster, {"address": "10.0.0.5:6379", "auth_token": "token"}),
+        (ObjectStoreCredentials, {"region": "us-east-1", "access_key_id": "id", "secret_access_key": "key"}),
+        (ModelSource, {"uri": "s3://b/m"}),
+        (EC2RayCluster, {**PLACE, "subnets": ["subnet-00000001"]}),
+        (KubeRayCluster, {"image": "dray:1", "tolerations": ["spot"]}),
+    ],
+)
+def test_blanks_around_what_is_pasted_go(block: type[Any], values: dict[str, Any]) -> None:
+    """They are saved with the block, and went into addresses and keys, where each of them failed late."""
+    pasted = {
+        name: [f" {one}\n" for one in value] if isinstance(value, list) else f" {value}\n"
+        for name, value in values.items()
+    }
+    assert block.model_validate(pasted).settings() == block.model_validate(values).settings()
+
+
 Secretive = ResultStore | ExistingRayCluster | ObjectStoreCredentials | ModelSource
 SECRETIVE: list[Secretive] = [
     ResultStore(url=SecretStr(f"postgresql://dray:{SECRET}@db/dray")),
@@ -209,6 +229,7 @@ def test_secrets_are_known_to_prefect(block: Block) -> None:
         (ExistingRayCluster, {"address": ""}),
         (ResultStore, {}),
         (ResultStore, {"url": ""}),
+        (ResultStore, {"url": " \n"}),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_the_form(block: type[Block], values: dict[str, Any]) -> None:
