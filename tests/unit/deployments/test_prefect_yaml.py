@@ -72,7 +72,7 @@ def test_prefect_can_read_it(deployment: dict[str, Any]) -> None:
 
 @each_deployment
 def test_the_entrypoint_is_a_module_and_its_parameters_fit_the_flow(deployment: dict[str, Any]) -> None:
-    assert ":" not in deployment["entrypoint"]  # file entrypoints cannot be unpickled on Ray's workers
+    assert ":" not in deployment["entrypoint"]  # Prefect runs a file under another name, beside the module
     flow = flow_of(deployment)
     assert deployment["enforce_parameter_schema"]
     flow.validate_parameters(deployment["parameters"])
