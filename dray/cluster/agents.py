@@ -15,7 +15,7 @@ from typing import Any
 
 from dray.cluster.base import NAMESPACE, Node
 from dray.cluster.forwarded_env import handed_down
-from dray.cluster.ray_nodes import live_nodes
+from dray.cluster.ray_nodes import leaving, live_nodes
 from dray.errors import DrayError, WeightsError
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.node.agent import Agent
@@ -116,6 +116,8 @@ class NodeAgents:
         wanted = _hosts(nodes)
         for node in {one.node_id for one in nodes} & self._actors.keys() - wanted:
             self._actors[node].drop.remote(self._holder, False)
+        if new := wanted - self._actors.keys():
+            wanted -= new & set(leaving())  # Ray starts nothing there: each look would wait for an agent
         self._actors = {node: self._actors.get(node) or _agent_on(node) for node in sorted(wanted)}
 
     def _introduce(self) -> None:

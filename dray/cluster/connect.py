@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -25,10 +25,9 @@ from dray.cluster.providers.existing import ExistingProvider
 from dray.cluster.providers.local import LocalProvider
 from dray.cluster.providers.protocol import Access, Provider
 from dray.cluster.providers.standing import StandingProvider
-from dray.cluster.ray_nodes import await_workers, live_nodes, marked
+from dray.cluster.ray_nodes import await_workers, leaving, live_nodes, marked
 from dray.cluster.ray_private import (
     auth_variables,
-    draining,
     enable_token_auth,
     keep_off_stdout,
     let_main_thread_alone_start_ray,
@@ -279,7 +278,7 @@ class RayCluster:
             _disconnect()
             raise open_cluster_error(access.address)
         joined = self._with_workers(info, access)
-        nodes = marked(joined.nodes, _leaving())
+        nodes = marked(joined.nodes, leaving())
         return replace(joined, nodes=nodes, coming=node_types(), largest=largest)
 
     def _largest(self) -> float:
@@ -346,14 +345,6 @@ def _failed(where: str, error: Exception) -> ClusterError:
         return ClusterError(f"could not join {where}: {versions}")
     reason = (str(error).splitlines() or [""])[0][:300]
     return ClusterError(f"could not join {where}: {type(error).__name__}: {reason}")
-
-
-def _leaving() -> Collection[str]:
-    """The nodes that are being drained; none where Ray's head does not say: later looks ask again."""
-    try:
-        return draining()
-    except Exception:  # noqa: BLE001  whatever its client raises: it must not keep a job from its cluster
-        return ()
 
 
 def _connect(address: str, settings: ClusterSettings, began: float) -> ClusterInfo:

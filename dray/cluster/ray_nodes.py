@@ -9,6 +9,7 @@ from typing import Any
 
 from dray.cluster.base import INSTANCE_LABELS, STABLE_RESOURCE, Node
 from dray.cluster.providers.protocol import Access, Provider
+from dray.cluster.ray_private import draining
 from dray.errors import ClusterError
 
 _LOOK_SECONDS = 1.0
@@ -46,6 +47,14 @@ def live_nodes() -> tuple[tuple[Node, ...], str]:
     import ray
 
     return _nodes(ray.nodes())
+
+
+def leaving() -> Collection[str]:
+    """The nodes that are being drained; none where Ray's head does not say: later looks ask again."""
+    try:
+        return draining()
+    except Exception:  # noqa: BLE001  whatever its client raises: a job does without the answer
+        return ()
 
 
 def marked(nodes: Sequence[Node], leaving: Collection[str]) -> tuple[Node, ...]:

@@ -23,7 +23,9 @@ class Cluster:
         self.dropped: list[tuple[str, str, bool]] = []
         self.sent: list[Manifest] = []
         self.held: list[int] = []  # what each call was given: the number of what was sent
+        self.leaving: set[str] = set()
         monkeypatch.setattr(agents, "live_nodes", lambda: (tuple(self.nodes), ""))
+        monkeypatch.setattr(agents, "leaving", lambda: self.leaving)
         monkeypatch.setattr(agents, "_agent_on", self._agent_on)
         monkeypatch.setattr(agents, "_results", lambda calls: {})
         monkeypatch.setattr(agents, "_put", self._put)
@@ -75,6 +77,16 @@ def test_where_a_node_has_gpus_those_without_let_the_model_go(cluster: Cluster) 
     assert cluster.looked_at(HEAD, cpus, gpus) == 1
     assert cluster.looked_at(HEAD, cpus) == 1  # it begins again
     assert cluster.dropped == [("cpus", "job", False)]
+
+
+def test_a_node_that_is_being_drained_keeps_its_agent_and_gets_none(cluster: Cluster) -> None:
+    """Ray would start none there, and each look would wait for it."""
+    one, two = _node("one", cpus=4), _node("two", cpus=4)
+    cluster.leaving = {"two"}
+    assert cluster.looked_at(one, two) == 1
+    cluster.leaving = {"one"}
+    assert cluster.looked_at(one, two) == 2
+    assert cluster.dropped == []
 
 
 def test_the_manifest_is_sent_once_however_often_the_nodes_are_asked(cluster: Cluster) -> None:

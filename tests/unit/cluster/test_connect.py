@@ -186,14 +186,14 @@ def test_dead_nodes_do_not_count() -> None:
 
 def test_a_head_that_does_not_say_what_it_drains_keeps_no_job_out(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = _info(_node("a", CPU=1), _node("b", CPU=1)).nodes
-    monkeypatch.setattr(connect, "draining", lambda: {"b": 5.0})
-    assert [one.draining for one in ray_nodes.marked(nodes, connect._leaving())] == [False, True]
+    monkeypatch.setattr(ray_nodes, "draining", lambda: {"b": 5.0})
+    assert [one.draining for one in ray_nodes.marked(nodes, ray_nodes.leaving())] == [False, True]
 
     def away() -> dict[str, float]:
         raise RuntimeError("Failed to get draining nodes")
 
-    monkeypatch.setattr(connect, "draining", away)
-    assert [one.draining for one in ray_nodes.marked(nodes, connect._leaving())] == [False, False]
+    monkeypatch.setattr(ray_nodes, "draining", away)
+    assert [one.draining for one in ray_nodes.marked(nodes, ray_nodes.leaving())] == [False, False]
 
 
 def test_hosts_with_several_stable_nodes_count_once() -> None:
