@@ -45,7 +45,7 @@ async def abatch_inference(*values: Any, **options: Any) -> JobResult:
         CancelledRun: the job was cancelled, and not by the awaiting task.
     """
     run = _Run(partial(batch_inference, *values, **options))
-    running = asyncio.ensure_future(run.start())
+    running = run.start()
     try:
         result = await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -72,9 +72,9 @@ class _Run:
         self._caller = contextvars.copy_context()  # Prefect knows by it which run awaits the job
         self._asked: Future[None] | None = None
 
-    async def start(self) -> Any:
+    def start(self) -> asyncio.Future[Any]:
         """Run the flow in a daemon thread: asyncio and Python wait at their end for those of an executor."""
-        return await asyncio.wrap_future(start_in_thread(self._work))
+        return asyncio.wrap_future(start_in_thread(self._work))
 
     def cancel(self) -> None:
         """Ask the job to stop, beside the loop; one that is not open yet is asked when it is."""

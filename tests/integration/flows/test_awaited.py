@@ -124,6 +124,45 @@ def test_a_program_ends_that_cancels_twice_what_hangs() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "cancelled\n", "")
 
 
+_TERMINATED = """
+import asyncio, os, signal, threading, time
+from flows import awaited
+from prefect.exceptions import TerminationSignal
+
+runs = threading.Event()
+
+def end_late(**_):
+    runs.set()
+    time.sleep(1)
+    print("the job ended", flush=True)
+
+def terminate(number, frame):  # as Prefect does in the process of a run
+    raise TerminationSignal(signal=number)
+
+async def program():
+    task = asyncio.create_task(awaited.abatch_inference())
+    while not runs.is_set():
+        await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+
+awaited.batch_inference = end_late
+signal.signal(signal.SIGTERM, terminate)
+try:
+    asyncio.run(program())
+except TerminationSignal:
+    print("terminated", flush=True)
+"""
+
+
+def test_a_program_that_is_terminated_ends_after_its_job() -> None:
+    """asyncio then cancels every task of the loop, and not only the one that awaits the job."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _TERMINATED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "the job ended\nterminated\n", "")
+
+
 def test_a_cancel_outlasts_a_store_that_is_away(
     tmp_path: Path, postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
