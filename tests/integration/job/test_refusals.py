@@ -248,7 +248,10 @@ BAD_LINES = {
     "a custom_id twice": (GOOD, "custom_id"),
     "unknown url": (GOOD.replace(b'"a"', b'"b"').replace(b"chat/completions", b"images"), "url"),
     "a NUL byte": (GOOD.replace(b'"a"', b'"b\\u0000"'), "custom_id"),
-    "a lone surrogate": (GOOD.replace(b'"messages":[]', b'"messages":["\\ud800"]'), None),
+    "a lone surrogate": (
+        GOOD.replace(b'"a"', b'"b"').replace(b'"messages":[]', b'"messages":["\\ud800"]'),
+        "body",
+    ),
     "a line over the limit": (GOOD.replace(b'"a"', b'"' + b"b" * 2000 + b'"'), None),
 }
 
