@@ -88,6 +88,7 @@ def _request(prompt: list[int], **more: Any) -> Any:
     return SimpleNamespace(request_id="r", prompt_token_ids=prompt, sampling_params=params)
 
 
+@pytest.mark.heavy(one_of=3)
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_the_text_is_vllms(tokenizer: Any, data: st.DataObject) -> None:

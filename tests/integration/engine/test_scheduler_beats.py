@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_core_without_statistics_has_a_beat(quiet_vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """With disable_log_stats vLLM says nothing of a step of a long prompt, and no statistics of any."""
     from vllm.v1.engine import EngineCoreOutputs

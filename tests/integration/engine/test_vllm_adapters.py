@@ -27,7 +27,7 @@ from tests.support.engines import NAME, Runner, answer_of, embedding_spec, gener
 from tests.support.lora import CONFIG, WEIGHTS, write_adapter, write_merged
 from tests.support.tiny_model import sentence
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.heavy(one_of=3)]
 
 TOKENS = 12
 NAMES = (NAME, "support", "text")

@@ -12,7 +12,7 @@ from dray.planner.workload import TokenizerAt, gather
 from dray.requests.spool.spool import encode_line
 from tests.support.engines import NAME, Runner
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.heavy(one_of=3)]
 
 TOOL = {
     "type": "function",

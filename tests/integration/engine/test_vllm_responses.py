@@ -23,7 +23,7 @@ from dray.requests.spool.spool import encode
 from tests.support.engines import CONTEXT, NAME, Runner, answer_of, generation_spec, request, running
 from tests.support.openai_reader import response_class
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.heavy(one_of=3)]
 
 MODEL = Path(__file__).parents[3] / "examples/tickets/model"
 TICKET = "My order H8737701 never came. Please send me my money back, I am very angry about this."

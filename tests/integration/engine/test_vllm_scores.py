@@ -24,7 +24,7 @@ from tests.support.judging_models import (
 from tests.support.mutations import mutations
 from tests.support.tiny_model import sentence
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.heavy(one_of=3)]
 
 CONTEXT = 256
 LONG = "order refund " * 300

@@ -309,6 +309,7 @@ with open_store(sys.argv[1], create=False) as store:
 """
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("after", [1, 3, 4])
 def test_a_deletion_that_was_killed_is_finished(
     store: Store, store_url: str, after: int, finish: Callable[[Store], int]

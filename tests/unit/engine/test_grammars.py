@@ -143,6 +143,7 @@ def test_a_structural_tag_keeps_the_limits_in_both_forms(grammars: Grammars, for
     assert fine is None
 
 
+@pytest.mark.heavy(one_of=3)
 def test_one_that_takes_too_long_is_refused_and_the_others_are_not(grammars: Grammars) -> None:
     """And when the process dies, the next one gets what it had not answered."""
     with pytest.raises(GrammarPending):

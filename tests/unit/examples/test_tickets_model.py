@@ -66,6 +66,7 @@ def test_digits_are_single_tokens() -> None:
     ]
 
 
+@pytest.mark.heavy(one_of=3)
 def test_the_tokenizer_is_the_one_the_script_trains() -> None:
     from examples.tickets.vocabulary import TOKENIZER_TICKETS, train_tokenizer  # loads transformers
 

@@ -45,6 +45,7 @@ def reader(folder: Path) -> Callable[[str], bytes]:
     return lambda name: (folder / name).read_bytes()
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(("before", "after"), [(WHOLE, SMALL), (SMALL, WHOLE), (SMALL, SMALL)])
 @pytest.mark.parametrize("old_stop", [*STEPS, (Point.FINALISE_RENAMED, 7)], ids=str)
 def test_a_driver_that_stood_still_changes_nothing_of_its_successor(

@@ -29,6 +29,7 @@ MakeSettings = Callable[..., JobSettings]
 FILES = ("errors.jsonl", "output.jsonl", "report.html")
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("old_stop", STEPS, ids=str)
 def test_a_driver_that_stood_still_replaces_no_file_of_its_successor(
     make_settings: MakeSettings, old_stop: tuple[Point, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -80,6 +80,7 @@ def _load(model: Any, *, without: tuple[int, str] | None = None) -> None:
 SIZES = [(HIDDEN, INTERMEDIATE), (HIDDEN, 32), (20, INTERMEDIATE), (20, 128)]
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize(("hidden", "intermediate"), SIZES)
 def test_padding_need_not_be_loaded(hidden: int, intermediate: int, gated: bool) -> None:

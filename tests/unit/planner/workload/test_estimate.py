@@ -86,6 +86,7 @@ def test_a_sample_comes_near_every_row(tokenizer: TokenizerAt) -> None:
     assert (whole.groups, whole.grouped, whole.largest) == (100, 1000, 10)
 
 
+@pytest.mark.heavy(one_of=3)
 def test_few_rows_are_all_tokenized(tokenizer: TokenizerAt) -> None:
     rows = table(groups=5, each=10)
     sampled, _ = estimate(rows, Counting(tokenizer=tokenizer, sample=2000))

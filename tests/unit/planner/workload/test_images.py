@@ -56,6 +56,7 @@ def test_rows_about_one_image_share_it_as_a_prefix(tokens: Tokens) -> None:
     assert ordered.shared_share > 0.5
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("hearing", [listening_model.asking, watching_model.asking], ids=["sound", "video"])
 def test_sounds_and_videos_count_as_images_do(tokens: Tokens, hearing: Callable[..., dict[str, Any]]) -> None:
     rows = lines(hearing("who is it?"), hearing("url:/data/1.wav", b"RIFF" * 5000, "who is it?"))
