@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -27,6 +28,7 @@ from dray.errors import ConfigError
 _MODULE, _CLASS = "vllm.engine.arg_utils", "EngineArgs"
 _PLAIN: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "dict": dict, "list": list}
 _BOUNDS = ("ge", "gt", "le", "lt")
+_TRIES = 10  # of parsing a module
 _LONGEST_VALUE = 40  # characters of a user's value that a message repeats
 
 
@@ -106,11 +108,23 @@ class _Declared:
         return {str(word): bound for word, bound in literals.items() if bound is not None}
 
 
+def _parsed(text: bytes) -> ast.Module:
+    """The module's syntax tree.
+
+    CPython 3.11 counts how deep the trees of all threads are as one number, so what another thread parses
+    meanwhile makes ``ast.parse`` fail with a SystemError ("recursion depth mismatch"): then once more.
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(SystemError):
+            return ast.parse(text)
+    return ast.parse(text)
+
+
 class _Source:
     """One module of vLLM, parsed."""
 
     def __init__(self, module: str) -> None:
-        self._tree = ast.parse(_file(module).read_bytes())
+        self._tree = _parsed(_file(module).read_bytes())
 
     def find(self, name: str) -> tuple[ast.stmt, _Source] | None:
         """The statement that makes ``name``, followed through imports inside vLLM."""

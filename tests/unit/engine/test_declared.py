@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -104,6 +105,22 @@ def test_where_vllm_is_not_installed_nothing_is_judged(monkeypatch: pytest.Monke
         refuse_arguments({"max_modle_len": 1})
     finally:
         declared._declared.cache_clear()
+
+
+def test_a_module_is_parsed_again_where_another_thread_was_in_the_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parse, failed = ast.parse, SystemError("AST constructor recursion depth mismatch (before=192, after=76)")
+    outcomes: list[Exception | None] = [failed, failed, None]
+
+    def disturbed(text: bytes) -> ast.Module:
+        if (error := outcomes.pop(0)) is not None:
+            raise error
+        return parse(text)
+
+    monkeypatch.setattr(ast, "parse", disturbed)
+    assert ast.dump(declared._parsed(b"a = 1")) == ast.dump(parse("a = 1"))
+    assert outcomes == []
 
 
 def test_nothing_of_vllm_is_imported() -> None:
