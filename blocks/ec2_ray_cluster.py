@@ -6,9 +6,10 @@ from dataclasses import fields
 from functools import partial
 
 from prefect.blocks.core import Block
-from pydantic import ConfigDict, Field, HttpUrl, SecretStr
+from pydantic import Field, HttpUrl, SecretStr
 
 from blocks.cluster_numbers import number
+from blocks.pasted import PASTED
 from dray.cluster import ClusterSettings
 from dray.cluster.providers.ec2 import EC2Cluster
 from dray.cluster.providers.ec2.settings import BOUNDS
@@ -31,7 +32,7 @@ class EC2RayCluster(Block):
     _block_type_slug = "dray-ec2-ray-cluster"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray/blob/main/docs/clusters.md")
 
-    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
+    model_config = PASTED
 
     region: str = Field(description="Region, for example us-east-1.")
     subnets: list[str] = Field(min_length=1, description="Private subnets, one in each zone to choose from.")

@@ -6,9 +6,10 @@ from dataclasses import fields
 from functools import partial
 
 from prefect.blocks.core import Block
-from pydantic import ConfigDict, Field, HttpUrl
+from pydantic import Field, HttpUrl
 
 from blocks.cluster_numbers import number
+from blocks.pasted import PASTED
 from dray.cluster import ClusterSettings
 from dray.cluster.providers.kuberay import KubeRayCluster as Settings
 from dray.cluster.providers.kuberay.settings import BOUNDS
@@ -31,7 +32,7 @@ class KubeRayCluster(Block):
     _block_type_slug = "dray-kuberay-cluster"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray/blob/main/docs/clusters.md")
 
-    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
+    model_config = PASTED
 
     image: str = Field(description="Image with dray, and the Ray and Python of the driver.")
     name: str = Field(default="dray", description="Beginning of the RayCluster's name.")

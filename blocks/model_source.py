@@ -6,9 +6,10 @@ from prefect import get_run_logger
 from prefect.blocks.core import Block
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_logger
-from pydantic import ConfigDict, Field, HttpUrl
+from pydantic import Field, HttpUrl
 
 from blocks.object_store import ObjectStoreCredentials
+from blocks.pasted import PASTED
 from dray.job.options.resolving import ModelPlace
 
 
@@ -27,7 +28,7 @@ class ModelSource(Block):
     _block_type_slug = "dray-model-source"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray#models")
 
-    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
+    model_config = PASTED
 
     uri: str = Field(
         min_length=1,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from prefect.blocks.core import Block
-from pydantic import ConfigDict, Field, HttpUrl, SecretStr
+from pydantic import Field, HttpUrl, SecretStr
 
+from blocks.pasted import PASTED
 from dray.storage import ObjectStoreOptions
 
 
@@ -23,7 +24,7 @@ class ObjectStoreCredentials(Block):
     _block_type_slug = "dray-object-store-credentials"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray#object-stores")
 
-    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
+    model_config = PASTED
 
     endpoint: str | None = Field(default=None, description="Endpoint URL, for stores other than AWS S3.")
     region: str | None = Field(default=None, description="Region of the bucket.")

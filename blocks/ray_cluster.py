@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from prefect.blocks.core import Block
-from pydantic import ConfigDict, Field, HttpUrl, SecretStr
+from pydantic import Field, HttpUrl, SecretStr
 
+from blocks.pasted import PASTED
 from dray.cluster import ClusterSettings
 
 
@@ -50,7 +51,7 @@ class ExistingRayCluster(Block):
     _block_type_slug = "dray-existing-ray-cluster"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray#clusters")
 
-    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
+    model_config = PASTED
 
     address: str = Field(
         min_length=1,

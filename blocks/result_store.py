@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from prefect.blocks.core import Block
-from pydantic import ConfigDict, Field, HttpUrl, SecretStr
+from pydantic import Field, HttpUrl, SecretStr
+
+from blocks.pasted import PASTED
 
 
 class ResultStore(Block):
@@ -21,7 +23,7 @@ class ResultStore(Block):
     _block_type_slug = "dray-result-store"
     _documentation_url = HttpUrl("https://github.com/dray-project/dray#stores")
 
-    model_config = ConfigDict(str_strip_whitespace=True)  # what people paste may end in a newline
+    model_config = PASTED
 
     url: SecretStr = Field(
         min_length=1,

@@ -14,13 +14,7 @@ from dray.requests.columns.bodies import system_of, with_fields
 from dray.requests.columns.media_cells import sound_reader
 from dray.requests.columns.messages import messages_of
 from dray.requests.columns.part_cells import parts_reader, with_parts
-from dray.requests.columns.template import (
-    Template,
-    documents_of,
-    plain_decimal,
-    text_of,
-    value_of,
-)
+from dray.requests.columns.template import Template, documents_of, plain_decimal, text_of, value_of
 from dray.requests.media.medium import columns_of_files, roots_of
 from dray.requests.media.placing import FORMS, parts_placer
 from dray.requests.precision import EXACT
