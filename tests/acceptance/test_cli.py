@@ -74,6 +74,7 @@ def test_prompts_are_in_the_spool_and_nowhere_else(undisturbed: tuple[Path, Ende
     assert not [path.name for path in _files(prefect) if CANARY.encode() in path.read_bytes()]
 
 
+@pytest.mark.heavy(one_of=3)
 def test_the_same_again_skips_everything_and_writes_the_same(
     undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_the_same_again_skips_everything_and_writes_the_same(
     assert first.json["job_id"] == again.json["job_id"]
 
 
+@pytest.mark.heavy(one_of=3)
 def test_what_reads_the_store(undisturbed: tuple[Path, Ended], tmp_path: Path) -> None:
     output, _ = undisturbed
     store = ("--store", str(output), "--json")

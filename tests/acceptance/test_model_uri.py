@@ -66,7 +66,7 @@ def test_two_replicas_one_read_the_same_answers(
     assert output.count(b"\n") == 60
 
 
-@pytest.mark.heavy(one_of=3)
+@pytest.mark.heavy(one_of=9)
 def test_a_damaged_model_is_refused_before_anything_starts(
     store: EmulatorProcess, requests: Path, tmp_path: Path
 ) -> None:

@@ -113,8 +113,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _cases(arguments: argparse.Namespace) -> Iterator[Case]:
-    most_allowed = (1, 4) if arguments.quick else (1, 4, 8)
-    steps = STEPS // 5 if arguments.smoke else STEPS
+    most_allowed = (4,) if arguments.smoke else (1, 4) if arguments.quick else (1, 4, 8)
+    steps = STEPS // 10 if arguments.smoke else STEPS
     for most in most_allowed:
         for share, up in _MARKETS:
             zones = Zones(zones=1 if most == 1 else 4, each=max(most // 4, 1), share=share, up=up)

@@ -26,6 +26,7 @@ def _runs(folder: Path, seed: int, runs: int) -> Tally:
     return tally
 
 
+@pytest.mark.heavy(one_of=3)
 def test_repeated_rows_are_computed_once_whatever_dies(tmp_path: Path, seed: int, chaos_rounds: int) -> None:
     with get_context("spawn").Pool(1) as pool:
         tally = pool.apply(_runs, (tmp_path, seed, max(RUNS, chaos_rounds)))

@@ -1,4 +1,4 @@
-"""Tests that take five seconds of a core, alone or with their other parameters: make test runs a share."""
+"""Tests that take two seconds of a core, alone or with their other parameters: make test runs a share."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ def test_every_command_is_seen(page: str) -> None:
     assert seen == (TESTS / page).read_text().count("python -m ")
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("command", dict.fromkeys(line for page in PAGES for line in commands(page)))
 def test_its_program_takes_the_arguments(command: str) -> None:
     module, *given = shlex.split(command)

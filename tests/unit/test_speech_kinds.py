@@ -32,6 +32,7 @@ def test_others_are_counted_by_their_bytes() -> None:
     assert sequences({"file_url": data_url(sound(1, form="MP3"))})[1] == 1
 
 
+@pytest.mark.heavy(one_of=3)
 @given(st.binary(max_size=80) | st.text(max_size=80) | st.none() | st.integers())
 def test_any_value_is_a_few_sequences(value: object) -> None:
     for url in (value, f"data:;base64,{value!r}", data_url(value) if isinstance(value, bytes) else "data:"):

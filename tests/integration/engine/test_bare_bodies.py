@@ -7,7 +7,7 @@ import pytest
 from dray.requests.columns.bodies import ALWAYS, BESIDE_OTHERS
 from dray.requests.sameness import WITHOUT_EFFECT
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.heavy(one_of=3)]
 
 
 def test_every_field_of_vllms_chat_request_is_known() -> None:

@@ -14,7 +14,7 @@ import pytest
 from dray.requests.model import Outcome
 from tests.support.engines import Runner, lines
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.heavy(one_of=3)]
 
 TOOL: dict[str, Any] = {
     "type": "function",

@@ -20,7 +20,7 @@ from tests.support.engines import NAME, Runner, embedding_spec
 from tests.support.mutations import mutations
 from tests.support.tiny_model import sentence
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.heavy(one_of=3)]
 
 
 def vectors(outcome: Outcome) -> list[Any]:

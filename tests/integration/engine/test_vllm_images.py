@@ -18,7 +18,7 @@ from tests.support.engines import Runner, embedding_spec, generation_spec, lines
 from tests.support.seeing_model import SIDE, as_url, asking, blank, photograph, picture, write_seeing_model
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.heavy(one_of=3)]
 
 SCHEMA = {
     "type": "json_schema",

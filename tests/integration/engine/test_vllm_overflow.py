@@ -15,7 +15,7 @@ from dray.requests.row_ids import with_index
 from dray.requests.sameness import DEFAULTS, WITHOUT_EFFECT
 from tests.support.engines import CONTEXT, NAME, Runner, answer_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.heavy(one_of=3)]
 
 WANTED = 12
 WORDS = 600  # of a token or more each

@@ -9,7 +9,7 @@ import pytest
 from examples.tickets import generate
 from examples.tickets.generate import Ticket, held_out_tickets
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.heavy(one_of=3)]
 
 MODEL = Path(generate.__file__).parent / "model"
 COUNT = 300

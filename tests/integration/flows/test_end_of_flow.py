@@ -82,6 +82,7 @@ def _noting(propose: Callable[..., State], sent: list[State]) -> Callable[..., S
     return note
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("place", "error", "state"),
     [

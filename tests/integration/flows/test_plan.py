@@ -15,6 +15,7 @@ pytestmark = pytest.mark.integration
 TICKETS = Path(__file__).parents[3] / "examples/tickets"
 
 
+@pytest.mark.heavy(one_of=3)
 def test_the_plans_are_artifacts_of_the_run() -> None:
     found = plan(str(TICKETS / "requests.jsonl"), str(TICKETS / "model"), hardware=["l40s"], sample=10)
     assert found.workload.rows == 2000

@@ -117,6 +117,7 @@ def test_files_that_are_others_at_the_same_commit_are_refused(hub: EmulatorProce
     assert not (tmp_path / "out/output.jsonl").exists()
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_plan_counts_the_rows(hub: EmulatorProcess, capfd: pytest.CaptureFixture[str]) -> None:
     model = str(CHECKOUT / "examples/tickets/model")
     assert run_app(["plan", TABLES, "--model", model, "--hardware", "l40s", "--json"]) == 0
@@ -124,6 +125,7 @@ def test_a_plan_counts_the_rows(hub: EmulatorProcess, capfd: pytest.CaptureFixtu
     assert json.loads(said.out.splitlines()[-1])["workload"]["rows"] == 3 * ROWS
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

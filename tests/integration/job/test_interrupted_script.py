@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.command import Command, committed, write_requests
 
-pytestmark = [pytest.mark.integration, pytest.mark.heavy(one_of=3)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy(one_of=9)]
 
 _SCRIPT = """
 import json

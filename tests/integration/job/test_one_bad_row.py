@@ -136,6 +136,7 @@ def test_beside_a_node_whose_every_engine_dies(
     assert counts.done == rows - len(bad)
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_node_that_kills_the_engines_of_good_rows_convicts_none(make_job: Callable[..., Lanes]) -> None:
     """Its engines answer dray's own request first: only a second place tells that it is not the rows."""
     job = make_job(200, set(), *TWO, broken=frozenset({"node-a"}), fatal="prompt", shard_rows=8)

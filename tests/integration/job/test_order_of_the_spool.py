@@ -187,6 +187,7 @@ def _some(job: Job) -> bool:
         return False
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("answered", [frozenset(), frozenset(range(1, ROWS, 3))], ids=["none", "a third"])
 def test_a_job_whose_time_is_over(
     answered: Collection[int],

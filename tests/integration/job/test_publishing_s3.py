@@ -343,6 +343,7 @@ def test_a_driver_that_stood_still_ends_no_upload_of_its_successor(
     assert _reader(emulator, settings)("output.jsonl") == b"whole"
 
 
+@pytest.mark.heavy(one_of=3)
 def test_the_next_export_ends_uploads_of_one_that_was_killed(
     make_settings: MakeSettings, emulator: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,6 +483,7 @@ def _names(emulator: EmulatorProcess, settings: JobSettings) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("way", ["conditions", "no conditions", "copies"])
 def test_a_job_goes_from_one_object_to_several_and_back(
     make_settings: MakeSettings, emulator: EmulatorProcess, way: str, monkeypatch: pytest.MonkeyPatch
@@ -535,6 +537,7 @@ def test_a_driver_that_stood_still_replaces_no_part_of_its_successor(
         assert_published(new, "job", _reader(emulator, new))
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(("before", "after"), [(WHOLE, SMALL), (SMALL, WHOLE)])
 def test_a_driver_that_stood_still_removes_no_part_of_its_successor(
     make_settings: MakeSettings,
@@ -591,6 +594,7 @@ def test_the_next_driver_ends_uploads_of_parts(
     s3_uploads.abort(other, kept, emulator.options)
 
 
+@pytest.mark.heavy(one_of=3)
 def test_an_export_in_parts(
     make_settings: MakeSettings, emulator: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -260,6 +260,7 @@ def test_a_kill_while_a_part_is_uploaded(
     assert rows_in(shards) == EXPECTED
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("number", [0, PARTS - 1])
 def test_a_part_that_is_lost_is_written_again(
     place: Place, number: int, monkeypatch: pytest.MonkeyPatch
@@ -276,6 +277,7 @@ def test_a_part_that_is_lost_is_written_again(
     assert place.names() == names_of(2)
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("point", [f"{Point.INGEST_PART_NAMED}:2", f"{Point.INGEST_SPOOLED}"])
 def test_a_kill_while_a_lost_part_is_written_again(place: Place, point: str) -> None:
     job, before = taken_in(place)
@@ -313,6 +315,7 @@ def test_two_parts_lie_in_the_temporary_folder_at_most(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("listed", [True, False])
 def test_an_account_that_may_not_list_leaves_no_part_either(
     s3_place: Place, monkeypatch: pytest.MonkeyPatch, listed: bool
@@ -346,6 +349,7 @@ def test_repeated_ids_over_parts(place: Place, tmp_path: Path) -> None:
         assert store.counts("job").failed == 2 + 29
 
 
+@pytest.mark.heavy(one_of=3)
 def test_an_input_that_is_refused_leaves_nothing(place: Place, tmp_path: Path) -> None:
     lines = (tmp_path / "in.jsonl").read_text().splitlines(keepends=True)
     row = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions"}

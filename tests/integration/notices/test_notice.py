@@ -289,6 +289,7 @@ def every_source(server: MetadataServer) -> dict[str, Source]:
     }
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_an_error_or_no_notice_within_a_second(server: MetadataServer, fault: str) -> None:
     sources = every_source(server)
@@ -502,6 +503,7 @@ def test_an_on_demand_instance_is_not_watched(server: MetadataServer) -> None:
     assert (found.cloud, found.spot, found.sources) == ("aws", False, ())
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_detection_ends_in_time_whatever_answers(server: MetadataServer, fault: str) -> None:
     server.behave(fault=fault)

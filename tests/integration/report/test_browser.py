@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (390, True)])
 def test_the_page_loads_alone_and_fits(tmp_path: Path, width: int, dark: bool) -> None:
     report = tmp_path / "report.html"
@@ -40,6 +41,7 @@ def test_the_page_loads_alone_and_fits(tmp_path: Path, width: int, dark: bool) -
         assert (paper == "rgb(22, 23, 21)") is dark
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_picture_can_be_taken(tmp_path: Path) -> None:
     report, picture = tmp_path / "report.html", tmp_path / "report.png"
     report.write_text(render_html(report_jobs.small()), encoding="utf-8")

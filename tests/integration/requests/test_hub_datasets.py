@@ -209,6 +209,7 @@ def test_what_is_not_there_or_not_ours(hub: EmulatorProcess, monkeypatch: pytest
     assert names("/data/train.jsonl") == ["data/train.jsonl"]
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_client_that_others_wrote_finds_the_same(
     hub: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -360,6 +360,7 @@ def test_an_object_of_many_parts_is_read_whole(
         list(blocks)
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_parquet_object_that_is_replaced_while_it_is_read_is_refused(
     client: S3Client, bucket: str, options: ObjectStoreOptions
 ) -> None:

@@ -51,6 +51,7 @@ def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
     assert spent(store, "model") == 3
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(("answers", "renewals"), [(0, 0), (9, 0), (20, 2), (39, 3)])
 def test_rows_that_engines_die_under_renew_budgets_while_they_are_few(
     store: Store, answers: int, renewals: int
@@ -118,6 +119,7 @@ def test_each_budget_and_scope_is_counted_by_itself(store: Store) -> None:
     assert (store.losses("job", "NODE_LOSS"), store.losses("job", "ENGINE_CRASH")) == (3, 2)
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("name", "is_its_own"),
     [

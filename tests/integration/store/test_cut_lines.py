@@ -99,6 +99,7 @@ ACTS: dict[str, Act] = {
 acts = pytest.mark.parametrize("act", ACTS.values(), ids=list(ACTS))
 
 
+@pytest.mark.heavy(one_of=3)
 @acts
 def test_a_cut_line_is_replaced(line: Line, act: Act) -> None:
     lease = claimed(line.store, line.job)
@@ -206,6 +207,7 @@ def test_a_slow_answer_is_no_silence(line: Line, short_silence: float) -> None:
         thread.join()
 
 
+@pytest.mark.heavy(one_of=3)
 @acts
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_a_line_that_one_side_has_closed(line: Line, act: Act, side: Side, short_silence: float) -> None:
@@ -280,6 +282,7 @@ def test_a_claim_cut_after_any_byte_is_had_once(line: Line, side: Side, rng: ran
     assert line.direct.shards("job")[0].interruptions == 1
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_a_finish_cut_after_any_byte_happens_once(line: Line, side: Side, rng: random.Random) -> None:
     for cut in range(rng.randrange(60), 700, 60):

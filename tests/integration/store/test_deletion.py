@@ -215,6 +215,7 @@ def test_what_was_seen_of_a_deleted_job_is_not_done_to_a_newer_one(store: Store,
     assert store.verify_counts("newer").done == 8
 
 
+@pytest.mark.heavy(one_of=3)
 def test_two_deletions_at_once_delete_a_job_once(store: Store, store_url: str) -> None:
     """While others make jobs, which get the key as soon as it is free."""
     with open_store(store_url, create=False) as another, ThreadPoolExecutor(2) as pool:

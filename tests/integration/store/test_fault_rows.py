@@ -441,6 +441,7 @@ def _stop_and_go_on(url: str, job: JobLease, told: Any) -> None:
         told.put((lease.epoch, said))
 
 
+@pytest.mark.heavy(one_of=3)
 def test_zombie_worker(store_url: str) -> None:
     """Stopped past its lease while another finishes its shard; what it then says changes nothing."""
     with open_store(store_url) as store:
@@ -495,6 +496,7 @@ def _freeze_with_the_file_locked(path: str) -> None:
     blocker.execute("ROLLBACK")
 
 
+@pytest.mark.heavy(one_of=3)
 def test_zombie_that_holds_sqlites_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite has no server that takes it away: the others end in time, and go on when it is gone."""
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.5)
@@ -607,6 +609,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> _SmallDisk:
     return _SmallDisk(monkeypatch)
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("buffered", [512, 1 << 20])
 def test_output_disk_full_at_any_byte(
@@ -724,6 +727,7 @@ with open_store(sys.argv[1], create=False) as store:
 """
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("trigger", "published"),
     [

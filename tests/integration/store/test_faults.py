@@ -80,6 +80,7 @@ def _claim_once(url: str, lease: JobLease, owner: str, barrier: BarrierType, won
                 won.put((number, owner))
 
 
+@pytest.mark.heavy(one_of=3)
 def test_of_two_processes_one_gets_the_shard(store_url: str) -> None:
     with open_store(store_url) as store:
         job = ready_job(store, shards=4)
@@ -244,6 +245,7 @@ def test_cut_connections_are_replaced(postgres_url: str, postgres: PostgresServe
         assert store.commit(lease, outcomes([0])).inserted == 1
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_server_that_crashes_and_comes_back_loses_nothing(
     postgres_url: str, postgres: PostgresServer
 ) -> None:

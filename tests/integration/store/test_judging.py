@@ -224,6 +224,7 @@ def test_a_driver_that_was_replaced_judges_nothing(store: Store) -> None:
     assert store.verdict_status(lease) == OVER  # the shard is not its own any more
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("why", ["released", "lapsed", "cancelled", "paused", "expired", "taken back"])
 def test_no_verdict_is_waited_for_that_will_not_come(store: Store, clock: FakeClock, why: str) -> None:
     ready_job(store, "beside")  # whose driver lives

@@ -347,6 +347,7 @@ def test_what_is_no_repository(uri: str) -> None:
         read_manifest(uri)
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_repository_that_is_not_there(hub: EmulatorProcess) -> None:
     with pytest.raises(ConfigError, match="no such repository or revision"):
         read_manifest("hf://org/other")

@@ -25,6 +25,7 @@ def beside() -> list[Beside]:
     return [one for case in priced() for one in beside_hosted(case)]
 
 
+@pytest.mark.heavy(one_of=3)
 def test_each_case_has_a_plan_of_proven_hardware() -> None:
     assert len(priced()) == 3 * len(MODELS) * len(SHARED)
     assert all(case.plan.instance.device.name in proven() for case in priced())

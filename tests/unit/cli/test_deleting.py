@@ -235,6 +235,7 @@ def test_a_deletion_reaches_buckets_by_a_block(
     assert given == [options, options]
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_a_newer_job_of_the_same_name_that_takes_the_folder_keeps_it(
     make_job: MakeJob, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
@@ -287,6 +288,7 @@ def test_the_folder_of_an_earlier_version_of_dray_goes_too(
     assert left(tmp_path / "one") == [*draft, "errors.jsonl", "output.jsonl", "report.html"]
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("when", ["the first page", "the end"])
 def test_an_export_beside_a_deletion_says_so_and_publishes_nothing(
     make_job: MakeJob,

@@ -35,6 +35,7 @@ def _of_models(*models: Path) -> list[dict[str, Any]]:
     return [next(check for check in checks if check["name"] == "model") for checks in found]
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.skipif(find_spec("transformers") is None, reason="it comes with the engine")
 def test_a_tokenizer_that_cannot_be_loaded(tmp_path: Path) -> None:
     broken = tmp_path / "model"

@@ -333,6 +333,7 @@ def test_a_run_says_which_server_of_prefect_it_joins(
     assert "Prefect is at http://prefect.host:4200/api" in capsys.readouterr().err
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_refused_run_says_so_by_its_exit_code_to_no_reader(options: list[str], tmp_path: Path) -> None:
     reader, writer = os.pipe()

@@ -270,6 +270,7 @@ def test_jobs_are_a_table(store: Store, url: str, capsys: pytest.CaptureFixture[
     assert {row.index(row.split()[-1]) for row in rows} == {head.index("JOB")}
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_reader_that_has_read_enough_is_no_error(store: Store, url: str) -> None:
     """As with ``dray status | head -1``."""
     _under_way(store)

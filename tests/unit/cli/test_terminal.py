@@ -27,6 +27,7 @@ PULSE = Pulse(
 )
 
 
+@pytest.mark.heavy(one_of=3)
 def test_the_first_line_comes_before_the_heavy_imports(tmp_path: Path) -> None:
     code = """
 import sys

@@ -359,6 +359,7 @@ def _of_place(scope: str, number: int) -> Charge:
     return Charge(budget="replica", scope=scope, event=f"replica {scope} {number}", cause="ENGINE_CRASH")
 
 
+@pytest.mark.heavy(one_of=3)
 def test_starts_that_fail_while_others_may_do_charge_their_places_alone(
     store: Store, job: JobLease, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def elastic(
     return Elastic(tmp_path, make_settings)
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_job_grows_loses_one_and_shrinks(elastic: Elastic) -> None:
     """The second replica is lost once all three are ready, and the last row lasts until one is left."""
     three = Held(elastic.heard, ReplicaReady, times=3)
@@ -185,6 +186,7 @@ class Crowded(ThreadFleet):
         return Capacity(nodes=self.info.nodes, rooms=(Room(cpus=64, gpus=0, free_cpus=0, free_gpus=0),))
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_job_goes_on_without_what_does_not_come(elastic: Elastic) -> None:
     fleet = Crowded(["a"], Held(elastic.heard, CapacityMissing, times=2).script())
     result = elastic.run(fleet, replicas="1:3")
@@ -234,6 +236,7 @@ def test_replicas_that_wait_for_spot_are_not_given_up_while_shards_wait(
     assert (resized, asked) == (given_up, [most])
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_deadline_asks_for_replicas_and_says_what_can_be_met(elastic: Elastic) -> None:
     fleet = ThreadFleet(["a", "b"], Held(elastic.heard, CapacityDecided).script())
     result = elastic.run(fleet, deadline="1s", replicas="1:2")
@@ -243,6 +246,7 @@ def test_a_deadline_asks_for_replicas_and_says_what_can_be_met(elastic: Elastic)
     assert (1, 2) in elastic.decided()
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_budget_ends_in_a_pause_and_counts_what_earlier_runs_spent(elastic: Elastic) -> None:
     paid: dict[str, Any] = {"price": 3600.0, "replicas": 1}  # a dollar a second
     with pytest.raises(JobPausedError, match=r"\$0\.20 is spent.*`dray resume .* a higher budget goes on"):
@@ -384,6 +388,7 @@ class Late(ThreadFleet):
         return replace(found, nodes=tuple(replace(node, instance="g5.xlarge") for node in found.nodes))
 
 
+@pytest.mark.heavy(one_of=3)
 def test_nodes_that_join_later_have_their_prices_in_the_account(elastic: Elastic) -> None:
     """Also where nothing else is to be heeded: no deadline, no budget, one number of replicas."""
     fleet = Late(["a", "b"])

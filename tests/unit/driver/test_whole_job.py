@@ -129,6 +129,7 @@ def test_a_job_without_a_row_left_starts_no_cluster(settings: JobSettings) -> No
     assert again.counts["skipped"] == 50
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_job_whose_budget_is_spent_starts_no_cluster_until_it_is_raised(settings: JobSettings) -> None:
     """A schedule, or an automation, would rent its machines again and again."""
     poor = replace(settings, request=settings.request.model_copy(update={"budget": 0.01, "price": 1e6}))

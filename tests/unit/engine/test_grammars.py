@@ -187,6 +187,7 @@ def test_one_that_crashes_its_compiler_is_refused_for_what_it_is(patient: Gramma
     assert "SIGSEGV" in told or "SIGABRT" in told, told  # a library's handler turns the one into the other
 
 
+@pytest.mark.heavy(one_of=3)
 @linux
 def test_children_die_with_their_process_and_that_outlives_the_thread_that_asked(patient: Grammars) -> None:
     """The kernel's signal comes when a thread ends: that must be none that merely asks."""
@@ -289,6 +290,7 @@ class Serve:
         """It has no threads."""
 
 
+@pytest.mark.heavy(one_of=3)
 def test_rows_wait_for_the_verdict_and_may_be_aborted(grammars: Grammars) -> None:
     client: Any = SimpleNamespace(grammars=grammars, opened=[], abort=lambda tickets: None)
     flights = Flights(client, Serve(grammars), "/m", lambda error: EngineDeadError(str(error)), bool)

@@ -79,6 +79,7 @@ def _rate(best: int, limits: BatchLimits) -> float:
     return machine.progress() / machine.now
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("best", [20, 64, 128, 1000])
 def test_the_fastest_limits_are_found(best: int, seed: int) -> None:
     candidates = candidates_of(STARTED, seqs=True, tokens=True)

@@ -25,7 +25,7 @@ from examples.tickets.generate import (
 )
 from examples.tickets.labels import CATEGORIES, URGENCIES, Label
 
-pytestmark = [pytest.mark.unit, pytest.mark.heavy(one_of=3)]
+pytestmark = [pytest.mark.unit, pytest.mark.heavy(one_of=9)]
 
 TICKETS = Path(phrases.__file__).parent
 

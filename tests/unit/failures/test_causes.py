@@ -571,6 +571,7 @@ def poisoned() -> Iterator[tuple[int, set[int]]]:
         yield rows, set(range(0, rows, max(rows // 3, 1)))
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("unlucky", [False, True])
 @pytest.mark.parametrize(("rows", "poison"), list(poisoned()))
 def test_only_poison_is_found_and_soon(rows: int, poison: set[int], unlucky: bool, seed: int) -> None:

@@ -233,6 +233,7 @@ OF_ONE: dict[str, Callable[[Scene], str]] = {
 """The same on a shard of one row."""
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("rule", RULES, ids=[rule.when for rule in RULES])
 def test_the_rule_decides_in_a_run(rule: Rule, tmp_path: Path) -> None:
     one = rule.when in OF_ONE

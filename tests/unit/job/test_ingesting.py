@@ -78,6 +78,7 @@ def test_no_replica_idles_for_lack_of_a_shard(replicas: int, most: int) -> None:
     assert sizes.least(10**9) <= most
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("requests", "replicas", "shards"),
     [
@@ -114,6 +115,7 @@ def test_a_shard_is_minutes_of_work(requests: int, replicas: int, shards: int) -
     assert sum(part.rows for part in found) == requests
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("batch", [16, 256, 1024, 3000, 5000])
 @pytest.mark.parametrize("replicas", [2, 8, 100])
 def test_smaller_last_shards_make_no_other_too_large(replicas: int, batch: int) -> None:

@@ -84,6 +84,7 @@ def test_rows_run_by_their_prefixes_and_no_prefix_is_in_two_shards(start: Callab
     assert (noted["asked"], noted["pieces"], noted["ordered"]) == ("auto", 8, ROWS)
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(("began", "goes_on"), [("auto", "input"), ("input", "prefix"), ("prefix", "auto")])
 def test_a_lost_spool_is_written_in_the_order_that_the_job_began_with(
     start: Callable[..., OpenJob], began: str, goes_on: str

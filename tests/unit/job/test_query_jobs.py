@@ -63,6 +63,7 @@ def _opened(settings: JobSettings, **options: Any) -> OpenJob:
     return job
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     "change",
     [

@@ -110,6 +110,7 @@ def test_repeated_rows_are_computed_once_and_the_files_are_the_same(jobs: Jobs) 
     assert set(frame["completion_tokens"]) == {4}
 
 
+@pytest.mark.heavy(one_of=3)
 def test_error_rows_are_shared_too(jobs: Jobs) -> None:
     found = [thread_job.REFUSED, "a", thread_job.POISON, "a", thread_job.REFUSED, thread_job.POISON]
     result = jobs.run("once", found, dedupe=True)
@@ -248,6 +249,7 @@ def test_a_job_that_took_its_answers_hands_them_on(jobs: Jobs) -> None:
     assert jobs.store.get_job("third").state is JobState.COMPLETED
 
 
+@pytest.mark.heavy(one_of=3)
 def test_so_does_a_job_that_took_all_of_them(jobs: Jobs) -> None:
     """It had no engine, and no shard that says where its spool was; a second driver wrote its files again."""
     jobs.run("first", ["a", "b"])
@@ -311,6 +313,7 @@ def test_large_answers_of_two_jobs_are_taken_one_at_a_time(
     assert sizes == [1] * 5
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("differs", ["version", "arguments", "policy", "nothing before"])
 def test_answers_that_might_be_others_are_not_taken_and_the_reason_is_told(
     jobs: Jobs, differs: str, monkeypatch: pytest.MonkeyPatch

@@ -88,6 +88,7 @@ def test_a_small_job_looks_as_it_did(job: OpenJob, store: Store, monkeypatch: py
     assert len(store.get_job("job").info[DIGEST]) == 64
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("number", [0, 2, 4])
 @pytest.mark.parametrize("bound_by_now", [PART_BYTES, 100, 1 << 20])
 def test_a_part_that_is_lost_is_written_again(

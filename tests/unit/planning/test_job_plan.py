@@ -119,6 +119,7 @@ def test_a_store_of_finished_runs_is_read(
         assert "1 run of this model measured" in found.best[0].phi.reason
 
 
+@pytest.mark.heavy(one_of=3)
 def test_answers_are_as_long_as_those_of_earlier_jobs(model: Path, tmp_path: Path) -> None:
     """A job asked the same of the same model, over other texts: its answers had 40 tokens."""
 
@@ -227,6 +228,7 @@ def test_rows_that_will_be_error_rows_are_said(rows: Path, model: Path) -> None:
     assert "more tokens, max_tokens included, than the 2,099" in said
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -314,6 +316,7 @@ def test_the_command_prints_a_plan_that_a_run_takes(
     assert "plan" not in settings.recipe
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("changed", ["the input", "the request fields", "the model's config.json", "--set"])
 def test_a_plan_for_another_input_is_refused_naming_the_change(
     rows: Path, model: Path, tmp_path: Path, command: Run, changed: str
@@ -412,6 +415,7 @@ def test_a_plan_over_several_nodes_is_run_as_it_is_printed(
     assert {name: int(value) for name, value in told.items()} == {k: v for k, v in taken.items() if v > 1}
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("arguments", "kept"),
     [

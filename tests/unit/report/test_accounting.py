@@ -62,6 +62,7 @@ def test_sums_do_not_depend_on_pages_or_order(found: list[Row], page: int, rando
         assert len(measures.buckets) <= 240
 
 
+@pytest.mark.heavy(one_of=3)
 def test_buckets_widen_as_the_job_goes_on() -> None:
     tally = Tally()
     for second in range(5000):

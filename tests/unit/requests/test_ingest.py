@@ -312,6 +312,7 @@ def test_every_row_ends_as_one_request_or_one_error_row(
     assert ingested.requests == len(good) == sum(part.rows for part in cut(ingested, target_rows=2))
 
 
+@pytest.mark.heavy(one_of=3)
 def test_memory_does_not_hold_the_rows(tmp_path: Path) -> None:
     import tracemalloc
 

@@ -124,6 +124,7 @@ def test_parts_of_parquet_are_whole_files(rows: list[Outcome], size: int, other:
             assert found == whole
 
 
+@pytest.mark.heavy(one_of=3)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(100, 5000)), min_size=1, max_size=5))
 @settings(max_examples=30)
 def test_no_file_of_another_layout_stays(runs: list[tuple[int, int]]) -> None:
@@ -199,6 +200,7 @@ def begun_export(folder: Path, tag: str) -> subprocess.Popen[str]:
     return found
 
 
+@pytest.mark.heavy(one_of=3)
 def test_an_export_leaves_the_drafts_of_one_that_lives_and_clears_those_of_a_killed_one(
     tmp_path: Path,
 ) -> None:

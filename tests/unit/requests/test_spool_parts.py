@@ -88,6 +88,7 @@ def test_any_cut_of_rows_in_parts_gives_each_row_once_and_in_order(
         assert len(several) <= min(ranges, len(whole.writer.marks)) + len(parts) - 1
 
 
+@pytest.mark.heavy(one_of=3)
 @given(sizes=sizes, part_bytes=st.integers(1, 200), kept=st.data())
 @settings(max_examples=60)
 def test_rewriting_gives_what_the_kept_lines_alone_would(

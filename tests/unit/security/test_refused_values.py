@@ -186,6 +186,7 @@ def test_resource_abuse_by_nesting(depth: int, tmp_path: Path) -> None:
     assert ingested.requests == 1
 
 
+@pytest.mark.heavy(one_of=3)
 def test_pickle_elsewhere_nothing_is_unpickled() -> None:
     """What dray reads from stores, buckets and inputs is JSON, Parquet and safetensors."""
     banned = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "shelve", "marshal"}

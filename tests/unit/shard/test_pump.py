@@ -442,6 +442,7 @@ def test_a_drained_replica_keeps_what_is_done_and_charges_nothing(
         replica.check()
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_shard_under_which_engines_die_is_cut_down_to_the_row(
     store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
 ) -> None:
@@ -463,6 +464,7 @@ def test_a_shard_under_which_engines_die_is_cut_down_to_the_row(
     assert {one.budget for one in store.charges(job.job_id)} == {"model", "replica"}
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(("reader", "cause"), [("parts_of", "ENGINE_CRASH"), ("open_lines", "POISON")])
 def test_a_shard_whose_requests_cannot_be_read_just_now_is_given_back(
     reader: str,

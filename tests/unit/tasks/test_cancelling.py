@@ -82,6 +82,7 @@ def test_a_store_that_comes_back_takes_it(job: OpenJob, ask: Ask, tmp_path: Path
     assert kept(job).cancelled_at is not None
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("ask", [by_signal, by_heeding, by_ending])
 def test_another_run_that_has_the_job_goes_on(job: OpenJob, ask: Ask) -> None:
     with open_store(job.settings.store_url) as store:

@@ -17,6 +17,7 @@ from tasks.flushing import flush_prefect
 pytestmark = pytest.mark.unit
 
 
+@pytest.mark.heavy(one_of=3)
 def test_nothing_is_left_of_the_services_that_a_flush_ended() -> None:
     """A worker process flushes after each of its shards, maybe thousands, and each task has new services."""
     flush_prefect()  # those of other tests

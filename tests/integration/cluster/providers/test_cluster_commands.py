@@ -74,6 +74,7 @@ def test_a_plan_is_for_a_person_to_read(file: Path, capsys: pytest.CaptureFixtur
     assert any(line.strip() == "dray-cluster: test" for line in lines)
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("operation", "answer", "code", "said"),
     [

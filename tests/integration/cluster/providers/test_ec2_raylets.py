@@ -190,6 +190,7 @@ def test_nodes_have_the_variables_that_parameters_hold(moto: MotoEc2, machines: 
     until(lambda: not machines.running())
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_parameter_that_cannot_be_read_is_said_on_the_console(moto: MotoEc2, machines: Ec2Machines) -> None:
     one = settings(moto, workers=0, minimum=0, env_parameters={"HF_TOKEN": "/dray/env/none"}).open()
     one.start()

@@ -33,6 +33,7 @@ def of_workers(answer: dict[str, Any]) -> Callable[[str], dict[str, Any] | None]
     return judge
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("operation", "answer", "error", "match"),
     [
@@ -163,6 +164,7 @@ def test_subnets_of_two_networks_are_refused(moto: MotoEc2) -> None:
         provider(moto.settings(subnets=(*moto.network.subnets, subnet))).start()
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_cluster_that_never_reaches_its_minimum(moto: MotoEc2, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its machines run, and none of them joins Ray."""
     access = Access(address="a", minimum=2, patience=0.0)

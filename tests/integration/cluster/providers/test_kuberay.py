@@ -344,6 +344,7 @@ def test_a_cancel_before_it_is_made_makes_nothing(
     assert server.objects("rayclusters") == made
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_job_is_submitted_through_the_api_server(
     server: KubeServer, operator: KubeOperator, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_row_07_fresh_credentials_are_asked_for_once_and_the_load_goes_on(
     assert 1 <= model.outcome.faults["denied"] <= 40
 
 
+@pytest.mark.heavy(one_of=3)
 def test_row_07_who_asks_anew_after_a_failure_tries_anew(
     server: EmulatorProcess, origin: Path, cache: Path
 ) -> None:

@@ -66,6 +66,7 @@ TROUBLE: dict[str, Answer] = {
 }
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("kind", TROUBLE)
 def test_row_09_a_store_in_trouble_is_asked_again(kind: str, web: Webs) -> None:
     troubled = web(sound, *[sound, TROUBLE[kind]] * 4)
@@ -169,6 +170,7 @@ WRONG: dict[str, Answer] = {
 }
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("kind", WRONG)
 def test_row_10_an_answer_that_is_not_the_range_is_asked_for_again(kind: str, web: Webs) -> None:
     wrong = web(sound, *[WRONG[kind], sound] * 3)
@@ -177,6 +179,7 @@ def test_row_10_an_answer_that_is_not_the_range_is_asked_for_again(kind: str, we
     assert sum(model.outcome.faults.values()) == 3
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize("kind", WRONG)
 def test_row_10_a_store_that_never_gives_the_range_is_told_with_file_and_range(
     kind: str, web: Webs, cache: Path, limited: Limiter

@@ -57,6 +57,7 @@ def _sparse(path: Path, start: bytes, size: int) -> None:
         file.truncate(size)
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -330,6 +330,7 @@ def test_phi_must_be_an_interval() -> None:
         Phi(likely=0.8, low=0.9, high=0.5, reason="")
 
 
+@pytest.mark.heavy(one_of=3)
 @settings(max_examples=25)
 @given(demands(), models(), st.floats(1, 1e7), st.floats(0.01, 1e5))
 def test_no_valid_input_fails(demand: Demand, model: Any, deadline: float, budget: float) -> None:

@@ -96,6 +96,7 @@ def role_of(name: str) -> Role:
     return Role.EXPERTS if ".experts." in name else Role.BODY
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.parametrize(
     ("kind", "more"), VARIANTS, ids=[f"{kind}-{'-'.join(more)}".rstrip("-") for kind, more in VARIANTS]
 )

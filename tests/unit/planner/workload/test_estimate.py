@@ -71,6 +71,7 @@ def tokenizer() -> TokenizerAt:
     return TokenizerAt(folder=str(TICKETS / "model"))
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_sample_comes_near_every_row(tokenizer: TokenizerAt) -> None:
     """Groups of 10 among 1,000 rows: a sample of 200 rows alone would see next to none of what they share."""
     rows = table(groups=100, each=10)
@@ -94,6 +95,7 @@ def test_few_rows_are_all_tokenized(tokenizer: TokenizerAt) -> None:
     assert sampled == whole
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_missing_tokenizer_is_said_and_widens_the_figures(tmp_path: Path) -> None:
     """Whether a sample or every row was to be tokenized."""
     (tmp_path / "tokenizer.json").write_text("{}")

@@ -73,6 +73,7 @@ def transformers() -> None:
     pytest.importorskip("tokenizers")
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.usefixtures("transformers")
 def test_the_tickets_have_the_tokens_of_their_real_run() -> None:
     """README, "A real run": 172,919 prompt tokens, by vLLM's own counters."""
@@ -85,6 +86,7 @@ def test_the_tickets_have_the_tokens_of_their_real_run() -> None:
     assert found.facts.output_tokens.tolist() == [48.0] * 2000
 
 
+@pytest.mark.heavy(one_of=3)
 @pytest.mark.usefixtures("transformers")
 def test_a_tokenizer_that_cannot_be_loaded_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no tokenizer in it"):

@@ -35,6 +35,7 @@ def tokens(request: pytest.FixtureRequest) -> Tokens:
     return TokenizerAt(folder=str(TICKETS), image_tokens=64)
 
 
+@pytest.mark.heavy(one_of=3)
 def test_an_image_counts_as_it_is_said_and_its_url_does_not(tokens: Tokens) -> None:
     rows = lines(
         asking("what is it?"),
@@ -48,6 +49,7 @@ def test_an_image_counts_as_it_is_said_and_its_url_does_not(tokens: Tokens) -> N
     assert two - plain == pytest.approx(128, abs=4)
 
 
+@pytest.mark.heavy(one_of=3)
 def test_rows_about_one_image_share_it_as_a_prefix(tokens: Tokens) -> None:
     rows = lines(*(asking(f"url:/data/{row % 2}.png", f"question {row}") for row in range(6)))
     found = gather(rows, tokens, block_tokens=16, processes=1)

@@ -24,6 +24,7 @@ def batch(number: int, rows: int = 50) -> list[bytes]:
     return [encode_line(number, f"r{number}", "/v1/completions", body, 0, 1)] * rows
 
 
+@pytest.mark.heavy(one_of=3)
 def test_figures_come_back_in_order() -> None:
     with Processes(Setup(Bytes(), 16), most=3) as processes:
         found = list(processes.counted(batch(number) for number in range(30)))

@@ -261,6 +261,7 @@ def test_a_slow_origin_is_read_about_once_by_nodes_that_have_all_requests_under_
     assert seconds < 30
 
 
+@pytest.mark.heavy(one_of=3)
 def test_a_slow_node_is_helped_and_the_origin_is_read_less_than_twice(seed: int) -> None:
     cluster = Cluster(4, 1000, slowness=(1.0, 1.0, 1.0, 10.0), seed=seed)
     seconds = cluster.run()

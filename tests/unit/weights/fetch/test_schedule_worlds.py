@@ -195,6 +195,7 @@ def _worlds(kinds: tuple[str, ...], most: float) -> st.SearchStrategy[World]:
     )
 
 
+@pytest.mark.heavy(one_of=3)
 @settings(max_examples=300)
 @given(world=_worlds((*TRANSIENT, "corrupt", "denied", *sorted(FATAL)), 0.9))
 def test_in_any_world_each_chunk_comes_once_or_a_failure_is_named(world: World) -> None:
@@ -210,6 +211,7 @@ def test_in_any_world_each_chunk_comes_once_or_a_failure_is_named(world: World) 
         assert failure.source == ORIGIN
 
 
+@pytest.mark.heavy(one_of=3)
 @settings(max_examples=300)
 @given(world=_worlds((*TRANSIENT, "corrupt", "denied"), 1.0), budget=st.integers(0, 6))
 def test_faults_below_the_limits_are_lived_with(world: World, budget: int) -> None:

@@ -189,6 +189,7 @@ _TENSORS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.heavy(one_of=3)
 @settings(max_examples=300)
 @given(
     header=st.dictionaries(st.text(max_size=4) | st.just("__metadata__"), _TENSORS | _JSON, max_size=3),
