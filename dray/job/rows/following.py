@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from dray.errors import DrayError
+from dray.errors import FencedError, StoreError, StoreFatalError
 from dray.job.open_job import OpenJob, reopen
 from dray.job.rows.sharing import has_followers
 from dray.store import Store
@@ -18,6 +18,7 @@ from dray.triggers import Point, reach
 
 _LOOK_EVERY = 2.0  # seconds between sweeps; longer after those that found nothing, or took longer
 _LONGEST_PAUSE = 30.0
+_PATIENCE = 2.0  # seconds for one transaction: a driver that ends does not wait for a store that is away
 
 
 def answer_followers(store: Store, job: OpenJob) -> int:
@@ -61,14 +62,26 @@ def followers_answered(job: OpenJob) -> Iterator[None]:
 
 
 def _follow(job: OpenJob, stop: threading.Event) -> None:
-    """An error ends it: the driver meets the same one, and the sweep at the end of the job does the rest."""
+    """A store that is away is waited for, as by the driver. Another error ends the driver, too."""
+    while True:
+        try:
+            with reopen(job, patience=_PATIENCE) as store:
+                _look_until(stop, store, job)
+            break
+        except (FencedError, StoreFatalError):
+            break
+        except StoreError:
+            if stop.wait(_LONGEST_PAUSE):
+                break
+
+
+def _look_until(stop: threading.Event, store: Store, job: OpenJob) -> None:
     pause = _LOOK_EVERY
-    with suppress(DrayError), reopen(job) as store:
-        while not stop.wait(pause):
-            rows, began = 0, time.monotonic()
-            for found in _sweep(store, job):
-                rows += found
-                if stop.is_set():
-                    return
-            pause = _LOOK_EVERY if rows else min(2 * pause, _LONGEST_PAUSE)
-            pause = max(pause, time.monotonic() - began)  # a sweep over millions of rows takes long by itself
+    while not stop.wait(pause):
+        rows, began = 0, time.monotonic()
+        for found in _sweep(store, job):
+            rows += found
+            if stop.is_set():
+                return
+        pause = _LOOK_EVERY if rows else min(2 * pause, _LONGEST_PAUSE)
+        pause = max(pause, time.monotonic() - began)  # a sweep over millions of rows takes long by itself
