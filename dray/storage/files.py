@@ -60,7 +60,7 @@ def local_path(uri: str) -> Path:
 
 
 def absolute(path: str) -> str:
-    """A local path as seen from any working directory; URIs stay as they are.
+    """A local path as seen from any working directory; URIs and ``..`` (behind a link) stay as they are.
 
     Raises:
         ConfigError: it is a URI with a slash too few, or in the home folder of no user.

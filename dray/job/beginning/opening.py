@@ -22,6 +22,7 @@ from dray.requests.sources import Source, SqlQuery
 from dray.storage.files import check_writable
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take
 from dray.storage.layout import published_names
+from dray.storage.places import same_place
 from dray.store import Fingerprint, Job, JobLease, Store, open_store, store_option
 from dray.store.calls.jobs import JOB_TTL
 from dray.triggers import Point, reach
@@ -119,7 +120,7 @@ def _refuse_foreign(store: Store, settings: JobSettings, fingerprint: Fingerprin
             settings.output,
             Owner(job_id=job_id, identity=identity),
             published_names(),
-            legacy=known is not None and known.settings.get("output") == settings.output,
+            legacy=known is not None and is_output_of(known, settings.output),
             options=settings.objects,
         )
     except ConfigError as error:
@@ -147,6 +148,12 @@ def _tell_change(store: Store, settings: JobSettings, fingerprint: Fingerprint) 
             f"it was begun. Name another --output for a new one;{where} --reuse then takes the answers to "
             "rows that are the same (with temperature 0, or a seed). Or replace the files with --overwrite"
         )
+
+
+def is_output_of(job: Job, folder: str) -> bool:
+    """Whether the job's latest run has this output folder, however that is spelled."""
+    output = job.settings.get("output")
+    return bool(output) and same_place(str(output), folder)
 
 
 def outputs_of(job: Job) -> list[str]:

@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from dray.errors import ConfigError
-from dray.job.beginning.opening import owner_of_job
+from dray.job.beginning.opening import is_output_of, owner_of_job
 from dray.job.rows.spooling import kept_of
 from dray.requests.outputs.files import Pages, Written, write_outputs
 from dray.storage import check_writable, folders
@@ -65,7 +65,7 @@ def export(
 
 def _refuse_own_folder(job: Job, directory: str) -> None:
     """Whether the job has marked its folder or not: an earlier version of dray did not."""
-    if job.settings.get("output") == directory:
+    if is_output_of(job, directory):
         raise ConfigError(
             f"{directory}: the folder belongs to job {job.job_id}, whose files come there when it is done; "
             "name another one with --output, or replace its files with --overwrite"

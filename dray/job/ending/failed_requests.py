@@ -11,8 +11,10 @@ import orjson
 
 from dray.codes import STATUS
 from dray.errors import ConfigError, JobFailedError
+from dray.job.rows.sharing import has_followers
+from dray.job.rows.spooling import FOLLOWERS_AT
 from dray.requests.model import Request
-from dray.requests.sharing import FOLLOWERS, Follower, Shared
+from dray.requests.sharing import FOLLOWERS, Shared
 from dray.requests.spool.spool import decode, index_of, read_shard
 from dray.storage.files import exists, write_atomic
 from dray.storage.objects import ObjectStoreOptions
@@ -110,7 +112,7 @@ def _lines(
                 f"{uri}: the requests that job {job.job_id} kept are gone, or not on this machine, so those "
                 "of its error rows cannot be written; run its input again, with another --output"
             )
-    followers = _failed_followers(ordered[0].uri, wanted, options) if ordered else {}
+    followers = _failed_followers(job, ordered, wanted, options)
     for shard in ordered:
         if not (followers or shard.failed or shard.inherited):
             continue  # all of its rows have answers, or none yet
@@ -134,15 +136,20 @@ def _is_there(uri: str, options: ObjectStoreOptions | None) -> bool:
 
 
 def _failed_followers(
-    spool: str, wanted: _Wanted, options: ObjectStoreOptions | None
+    job: Job, ordered: Sequence[Shard], wanted: _Wanted, options: ObjectStoreOptions | None
 ) -> Mapping[int, list[str]]:
     """Error rows that repeat another row, whose request left the spool: their custom_ids, by that row."""
     found: dict[int, list[str]] = defaultdict(list)
-    uri = f"{spool}{FOLLOWERS}"
-    pages: Iterator[list[Follower]] = iter(())
-    if _is_there(uri, options):
-        pages = Shared(followers_uri=uri).read_followers(_ROWS, options)
-    for page in pages:
+    if not (ordered and has_followers(job)):
+        return found
+    uri = job.info.get(FOLLOWERS_AT) or f"{ordered[0].uri}{FOLLOWERS}"  # an earlier version noted none
+    if not _is_there(uri, options):
+        raise JobFailedError(
+            f"{uri}: the file that names the rows of job {job.job_id} which repeat another row is gone, or "
+            "not on this machine, so not all requests of its error rows can be written; bring it back, or "
+            "run the job's input again, with another --output"
+        )
+    for page in Shared(followers_uri=uri).read_followers(_ROWS, options):
         failed = wanted.among([row.index for row in page])
         for row in page:
             if row.index in failed:

@@ -15,6 +15,7 @@ from dray.storage import folders
 from dray.storage.draft import DraftGoneError, Stage
 from dray.storage.drafts import Drafts, withdraw
 from dray.storage.files import FileInfo, writing
+from dray.storage.places import same_place
 from dray.storage.s3_uploads import abort, end_unfinished, unfinished_outputs
 from dray.store import Store
 
@@ -51,7 +52,8 @@ def job_drafts(store: Store, job: OpenJob) -> Iterator[Drafts]:
 
 def _was_of_others(store: Store, job: OpenJob) -> bool:
     """Whether the folder was taken from another, and the job has not published there since."""
-    return store.get_job(job.job_id).info.get(OF_OTHERS) == job.settings.output
+    taken = store.get_job(job.job_id).info.get(OF_OTHERS)
+    return taken is not None and same_place(taken, job.settings.output)
 
 
 class _Uploads:

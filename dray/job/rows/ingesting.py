@@ -12,12 +12,13 @@ from dray.job.beginning.query_jobs import ASKED
 from dray.job.ending.timeline import Timeline
 from dray.job.heeding import run_until_stopped
 from dray.job.open_job import OpenJob
-from dray.job.rows.moving import brought_along, left_behind
+from dray.job.rows.moving import brought_along, left_behind, respelled
 from dray.job.rows.ordering import ORDER, Ordering
 from dray.job.rows.shard_sizes import ShardSizes
 from dray.job.rows.sharing import record_of, sharing_of
 from dray.job.rows.spooling import (
     DIGEST,
+    FOLLOWERS_AT,
     bound_of,
     digest_of,
     missed,
@@ -85,15 +86,13 @@ def ingest_job(
                 say(told)
         reach(Point.INGEST_SPOOLED)
         try:
-            # Also where there are none: a run with others may have died after it wrote this key.
-            kept = {KEPT_COLUMNS: None if ingested.kept is None else ingested.kept.as_dict()}
             if lost is None:
                 _refuse_changed(store, job)
-                noted = {ORDER: ordering.noted(), **record_of(job, ingested, sharing), **kept}
+                noted = {ORDER: ordering.noted(), **record_of(job, ingested, sharing), **_beside(ingested)}
                 _publish(store, job, ingested, noted, replicas)
             else:
                 refuse_other(job, recorded, lost, ingested)
-                store.merge_job_info(job.lease, kept)
+                store.merge_job_info(job.lease, _beside(ingested))
                 store.move_shards(job.lease, moved(known, ingested))
         except FencedError:
             remove_own(job, store.shards(job.job_id))
@@ -105,16 +104,28 @@ def ingest_job(
         return shards
 
 
+def _beside(ingested: Ingested) -> dict[str, Any]:
+    """Where files beside the spool lie.
+
+    All of them, always: a run with others may have died after it wrote these keys.
+    """
+    return {
+        KEPT_COLUMNS: None if ingested.kept is None else ingested.kept.as_dict(),
+        FOLLOWERS_AT: ingested.shared.followers_uri,
+    }
+
+
 def _brought_along(
     store: Store, job: OpenJob, known: list[Shard], say: Callable[[str], None] | None
 ) -> list[Shard]:
     """The shards of an earlier run, whose requests lie where the output is by now."""
     left = left_behind(job, open_shards(known))
-    if not left:
-        return known
-    if say is not None:
+    if left and say is not None:
         say(f"copying the requests of the earlier run from {left[0].rpartition('/')[0]}")
-    store.move_shards(job.lease, brought_along(job, left))
+    places = respelled(job, known) | brought_along(job, left)
+    if not places:
+        return known
+    store.move_shards(job.lease, places)
     return store.shards(job.job_id)
 
 

@@ -9,8 +9,9 @@ from dray.errors import JobFailedError
 from dray.job.open_job import OpenJob
 from dray.job.rows.spooling import spool_of
 from dray.requests.spool.parts import part_uri
-from dray.storage.files import stream_range, write_atomic
+from dray.storage.files import join, stream_range, write_atomic
 from dray.storage.objects import is_object
+from dray.storage.places import name_in
 from dray.store import Shard
 
 
@@ -19,9 +20,23 @@ def left_behind(job: OpenJob, shards: Iterable[Shard]) -> list[str]:
 
     Those in an object store are none of them: every node reaches it.
     """
-    output = f"{job.settings.output.rstrip('/')}/"
+    return [uri for uri, name in _local_parts(job, shards).items() if name is None]
+
+
+def respelled(job: OpenJob, shards: Iterable[Shard]) -> dict[str, str]:
+    """Parts that lie in the run's output, which an earlier run spelled otherwise: their new URIs, by the old.
+
+    Nodes may know the folder by the new spelling alone.
+    """
+    names = _local_parts(job, shards).items()
+    found = {uri: join(job.settings.output, name) for uri, name in names if name is not None}
+    return {uri: now for uri, now in found.items() if uri != now}
+
+
+def _local_parts(job: OpenJob, shards: Iterable[Shard]) -> dict[str, str | None]:
+    """The parts of the spool on this machine, each with its name in the output, or None for elsewhere."""
     parts = dict.fromkeys(shard.uri for shard in shards)
-    return [uri for uri in parts if not is_object(uri) and not uri.startswith(output)]
+    return {uri: name_in(job.settings.output, uri) for uri in parts if not is_object(uri)}
 
 
 def brought_along(job: OpenJob, left: Iterable[str]) -> dict[str, str]:

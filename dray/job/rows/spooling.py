@@ -20,6 +20,7 @@ from dray.requests.sources import SqlQuery
 from dray.requests.spool.parts import part_uri
 from dray.storage.files import exists, join, local_path, remove, size_of
 from dray.storage.objects import ObjectStoreOptions, is_object, list_under
+from dray.storage.places import same_place
 from dray.storage.s3_uploads import end_unfinished, unfinished
 from dray.store import Job, JobState, Shard, store_option
 
@@ -34,6 +35,9 @@ Of several parts it is that of their digests, and ends in their bound: ``… in 
 
 REUSED_AT = "reused_at"
 """Where it has the file that names the rows with an answer of an earlier job; None where there are none."""
+
+FOLLOWERS_AT = "followers_at"
+"""Where it has the file that names the rows which follow another, likewise: a spool may move away from it."""
 
 _IN_PARTS = re.compile(r" in parts of (\d+)")
 _ENDINGS = "|".join(map(re.escape, BESIDE))
@@ -100,10 +104,12 @@ def moved(shards: Iterable[Shard], ingested: Ingested) -> dict[str, str]:
 def remove_older(job: OpenJob, recorded: Job, shards: Sequence[Shard], kept: Kept | None = None) -> None:
     """Remove what earlier drivers have written, but the spool that ``shards`` were cut from, and ``kept``.
 
-    The file of reused rows stays, too: a spool that is written again has none, and later jobs read it.
+    Files that the job's ``info`` names stay, too: a spool that is written again has no reused rows, and later
+    jobs read them.
     """
     read = [shard.uri for shard in shards] + ([] if kept is None else [kept.uri])
-    _remove(job, set(range(1, job.lease.epoch)) - _epochs(job, read), but=recorded.info.get(REUSED_AT))
+    noted = [uri for key in (REUSED_AT, FOLLOWERS_AT) if (uri := recorded.info.get(key)) is not None]
+    _remove(job, set(range(1, job.lease.epoch)) - _epochs(job, read), but=_names_of(job, noted))
 
 
 def remove_own(job: OpenJob, shards: Sequence[Shard] = ()) -> None:
@@ -129,19 +135,28 @@ def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> 
 
 def _epochs(job: OpenJob, uris: Iterable[str]) -> set[int]:
     """Epochs of the drivers that wrote these files."""
-    folder = _folder(spool_of(job))
-    names = (_NAME.fullmatch(_name(uri)) for uri in uris if _folder(uri) == folder)
+    names = (_NAME.fullmatch(name) for name in _names_of(job, uris))
     return {int(found["epoch"]) for found in names if found is not None}
 
 
-def _remove(job: OpenJob, epochs: Collection[int], but: str | None = None) -> None:
-    """Remove all that the drivers of these epochs have written, and end what they were uploading."""
+def _names_of(job: OpenJob, uris: Iterable[str]) -> set[str]:
+    """The names of those files that lie in the job's own folder, however an earlier run spelled that."""
+    found = {(_folder(uri), _name(uri)) for uri in uris}
+    own = {folder for folder in {folder for folder, _ in found} if same_place(folder, job.work)}
+    return {name for folder, name in found if folder in own}
+
+
+def _remove(job: OpenJob, epochs: Collection[int], but: Collection[str] = ()) -> None:
+    """Remove all that the drivers of these epochs have written, and end what they were uploading.
+
+    Files of the names in ``but`` stay.
+    """
     if not epochs:
         return
-    for uri in (join(job.work, name) for name in _found(job, epochs)):
+    for name in _found(job, epochs):
         with suppress(OSError):  # it is not there, or may not be removed: no shard task reads it
-            if uri != but:
-                remove(uri, options=job.settings.objects)
+            if name not in but:
+                remove(join(job.work, name), options=job.settings.objects)
     uploads = unfinished(f"{job.work}/", job.settings.objects)
     end_unfinished([one for one in uploads if _is_of(epochs, one[0])], job.settings.objects)
 
