@@ -22,7 +22,7 @@ from dray.requests.sources import Source, SqlQuery
 from dray.storage.files import check_writable
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take
 from dray.storage.layout import published_names
-from dray.storage.places import same_place
+from dray.storage.same_place import same_place
 from dray.store import Fingerprint, Job, JobLease, Store, open_store, store_option
 from dray.store.calls.jobs import JOB_TTL
 from dray.triggers import Point, reach

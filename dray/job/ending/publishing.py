@@ -15,7 +15,7 @@ from dray.storage import folders
 from dray.storage.draft import DraftGoneError, Stage
 from dray.storage.drafts import Drafts, withdraw
 from dray.storage.files import FileInfo, writing
-from dray.storage.places import same_place
+from dray.storage.same_place import same_place
 from dray.storage.s3_uploads import abort, end_unfinished, unfinished_outputs
 from dray.store import Store
 

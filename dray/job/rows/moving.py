@@ -11,7 +11,7 @@ from dray.job.rows.spooling import spool_of
 from dray.requests.spool.parts import part_uri
 from dray.storage.files import join, stream_range, write_atomic
 from dray.storage.objects import is_object
-from dray.storage.places import name_in
+from dray.storage.same_place import name_in
 from dray.store import Shard
 
 

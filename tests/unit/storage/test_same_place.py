@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.storage.places import name_in, same_place
+from dray.storage.same_place import name_in, same_place
 
 pytestmark = pytest.mark.unit
 
