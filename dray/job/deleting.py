@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from dray.errors import ConfigError, UnknownJobError
 from dray.job.beginning.opening import outputs_of, owner_of_job
-from dray.job.ending.publishing import UPLOADS
 from dray.owner import is_gone
 from dray.requests.ingest import BESIDE
 from dray.storage import folders, objects
@@ -19,6 +18,7 @@ from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.storage.s3_uploads import abort, end_unfinished, unfinished, unfinished_outputs
 from dray.store import Job, Store
 from dray.store.deletion import SPOOLS, name_of
+from dray.store.lasting_info import UPLOADS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,7 +23,8 @@ def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str,
     """A new job in state ``validating``, or the one that is there if it has the same fingerprint.
 
     One whose input was never taken in, because it was refused or its driver died, has nothing to lose: it
-    becomes the new one. A driver that wakes up to take the old input in is fenced.
+    becomes the new one. A driver that wakes up to take the old input in is fenced,
+    and a claim for the old content is refused.
     """
     existing = find(tx, job_id)
     if existing is None:
@@ -37,6 +38,20 @@ def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str,
             "`dray run` with another --job-id, or with none, starts a new job"
         )
     return get(tx, job_id, "") if changed else existing
+
+
+def refuse_other_content(seen: Job, fingerprint: Fingerprint) -> None:
+    """Raise JobChangedError for a job with another fingerprint: a command gave it that meanwhile.
+
+    A claim of the job as it was ``seen`` takes it with that fingerprint, or not at all.
+    """
+    changed = seen.fingerprint.told_differences(fingerprint)
+    if changed:
+        raise JobChangedError(
+            f"another command gave job {seen.job_id} other content: its {changed} changed since this command "
+            "looked for the job, and this command has run no row. `dray run` with another --job-id, or with "
+            "none, starts a new job"
+        )
 
 
 def _replace_untaken(tx: Tx, job: Job, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> bool:

@@ -25,15 +25,10 @@ from dray.storage.layout import published_names
 from dray.storage.same_place import same_place
 from dray.store import Fingerprint, Job, JobLease, Store, open_store, store_option
 from dray.store.calls.jobs import JOB_TTL
+from dray.store.lasting_info import IDENTITY, OF_OTHERS, OUTPUTS
 from dray.triggers import Point, reach
 
 DRIVER_TTL = JOB_TTL  # seconds; renewed every quarter of it
-IDENTITY = "identity"
-"""Where a job's ``info`` has its identity."""
-OUTPUTS = "outputs"
-"""Where it has all output folders that its runs have taken, where these were several."""
-OF_OTHERS = "of_others"
-"""Where it has the output folder that was another's, until the job publishes there."""
 _INPUTS_SHOWN = 5
 
 
@@ -46,7 +41,8 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         ConfigError: a setting, the model, the output or the store cannot be used, or the output folder
             belongs to another job.
         InputError: the input is missing.
-        JobChangedError: the id belongs to a job with other content; names what changed.
+        JobChangedError: the id belongs to a job with other content, or another command gave it that since
+            this one created or found it; names what changed.
         JobBusyError: another live process drives it.
         CancelledError: it was cancelled, and ``resume`` is false.
         UnknownJobError: it was to be there (:func:`current_job.begun_before`), and is not.
@@ -63,12 +59,12 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         if known is None and current_job.is_begun(job_id):
             raise UnknownJobError(f"job {job_id!r} is not in its store: there is nothing to go on with")
         _refuse_foreign(store, settings, fingerprint, AskedJob(job_id, known, older))
-        kept = describe(settings) | {"recipe": settings.recipe or _recipe_of(known)}
-        found = store.create_job(job_id, fingerprint=fingerprint, settings=kept)
-        lease = store.claim_job(job_id, owner_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
-        reach(Point.JOB_CLAIMED)
-        identity = _take_folder(store, settings, lease, known)
-        if found.settings != kept:  # an earlier run's: its output and its other options may not be these
+        store.create_job(job_id, fingerprint=fingerprint, settings=_kept(settings, known))
+        lease = _claimed(store, job_id, fingerprint, resume=resume)
+        claimed = store.driven_job(lease)  # another run may have had it since it was looked for
+        identity = _take_folder(store, settings, lease, known, claimed)
+        kept = _kept(settings, claimed)
+        if claimed.settings != kept:  # an earlier run's: its output and its other options may not be these
             store.set_job_settings(lease, kept)
         store.set_expiry(lease, settings.completion_window)
         counts = store.counts(job_id)
@@ -77,7 +73,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
             job_id=job_id,
             settings=settings,
             lease=lease,
-            resumed=known is not None and known.total is not None,
+            resumed=claimed.total is not None,
             skipped=counts.done + counts.failed,
             skipped_failed=counts.failed,
             started=started or time.time(),
@@ -98,6 +94,19 @@ def owner_of_job(job: Job, name: str | None = None) -> Owner:
     ``name`` is that of a job that has another one in the store by now.
     """
     return Owner(job_id=name or job.job_id, identity=job.info.get(IDENTITY) or f"of {job.created_at!r}")
+
+
+def _claimed(store: Store, job_id: str, fingerprint: Fingerprint, *, resume: bool) -> JobLease:
+    lease = store.claim_job(
+        job_id,
+        owner_name(),
+        fingerprint=fingerprint,
+        ttl=DRIVER_TTL,
+        takeover=is_gone,
+        resume=resume,
+    )
+    reach(Point.JOB_CLAIMED)
+    return lease
 
 
 def _as_begun(store: Store, settings: JobSettings, fingerprint: Fingerprint) -> Fingerprint:
@@ -162,19 +171,26 @@ def outputs_of(job: Job) -> list[str]:
     return list(job.info.get(OUTPUTS) or ([output] if output else []))
 
 
-def _recipe_of(known: Job | None) -> object:
-    return {} if known is None else known.settings.get("recipe", {})
+def _kept(settings: JobSettings, job: Job | None) -> dict[str, object]:
+    """What the store has of the settings; the recipe is the job's where these have none."""
+    recipe = settings.recipe or ({} if job is None else job.settings.get("recipe", {}))
+    return describe(settings) | {"recipe": recipe}
 
 
-def _take_folder(store: Store, settings: JobSettings, lease: JobLease, known: Job | None) -> str:
-    """Mark the output folder as the job's; returns the job's identity. ``known`` is the job as it was."""
-    earlier = [] if known is None else outputs_of(known)
-    if earlier and settings.output not in earlier:
-        store.merge_job_info(lease, {OUTPUTS: [*earlier, settings.output]})
-    identity: str = store.get_job(lease.job_id).info.get(IDENTITY, "")
-    if not identity:
-        identity = uuid.uuid4().hex
-        store.merge_job_info(lease, {IDENTITY: identity})
+def _take_folder(
+    store: Store, settings: JobSettings, lease: JobLease, known: Job | None, claimed: Job
+) -> str:
+    """Mark the output folder as the job's; returns the job's identity.
+
+    ``known`` is the job as it was looked for: the settings of one that got other content are not its earlier
+    run's any more. ``claimed`` is the job as it is.
+    """
+    earlier = [*(outputs_of(known) if known is not None else []), *outputs_of(claimed)]
+    outputs = list(dict.fromkeys([*earlier, settings.output]))
+    identity: str = claimed.info.get(IDENTITY) or uuid.uuid4().hex
+    noted = {OUTPUTS: outputs, IDENTITY: identity}
+    if any(claimed.info.get(key) != value for key, value in noted.items()):
+        store.merge_job_info(lease, noted)
     owner = Owner(job_id=lease.job_id, identity=identity)
     try:
         if settings.overwrite and owner_of(settings.output, settings.objects) != owner:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from dray.job.beginning.opening import OF_OTHERS
 from dray.job.open_job import OpenJob
 from dray.storage import folders
 from dray.storage.draft import DraftGoneError, Stage
@@ -18,11 +17,10 @@ from dray.storage.files import FileInfo, writing
 from dray.storage.same_place import same_place
 from dray.storage.s3_uploads import abort, end_unfinished, unfinished_outputs
 from dray.store import Store
+from dray.store.lasting_info import OF_OTHERS, UPLOADS
 
 PUBLISHED = "published"
 """Where the job's ``info`` has the files that are the job's: ``epoch``, and size and SHA-256 by name."""
-UPLOADS = "uploads"
-"""Where it has the uploads that a driver has begun: its ``epoch``, and ``ids`` by URI."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dray.owner import told
 from dray.store import deletion, jobs
 from dray.store.calls.base import Calls
 from dray.store.database.connection import Tx
-from dray.store.job_creation import create
+from dray.store.job_creation import create, refuse_other_content
 from dray.store.option import store_option
 from dray.store.records import Fingerprint, Job, JobLease, StopSignals
 from dray.store.states import JobState
@@ -49,6 +49,7 @@ class JobCalls(Calls):
         job_id: str,
         owner: str,
         *,
+        fingerprint: Fingerprint | None = None,
         ttl: float = JOB_TTL,
         takeover: Callable[[str], bool] | None = None,
         resume: bool = False,
@@ -61,16 +62,20 @@ class JobCalls(Calls):
         expired one whose rows all have an outcome stays expired.
 
         Args:
+            fingerprint: the content that the owner is to run; None takes the job with the one that it has.
             takeover: asked about the last owner; true takes the job though its lease is live.
             resume: take a job, too, that was cancelled for good.
 
         Raises:
             UnknownJobError: no such job.
+            JobChangedError: the job has another ``fingerprint`` by now; names what differs.
             JobBusyError: another owner's lease is live.
             CancelledError: it was cancelled for good, and rows are left; says when.
         """
         while True:
             seen = self.get_job(job_id)
+            if fingerprint is not None:
+                refuse_other_content(seen, fingerprint)
             other = seen.driver if seen.driver != owner else None
             seize = takeover is not None and other is not None and takeover(other)
             lease = self._write(

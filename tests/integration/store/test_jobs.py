@@ -57,6 +57,34 @@ def test_a_job_whose_input_was_never_taken_in_may_change(store: Store, clock: Fa
     assert store.create_job("a", fingerprint=corrected, settings={"n": 3}) == job
 
 
+def test_a_claim_is_refused_where_another_command_gave_the_job_other_content(store: Store) -> None:
+    """Two commands with one id at once: each would run its input under the fingerprint of the other."""
+    store.create_job("a", fingerprint=FINGERPRINT, settings={"n": 1})
+    corrected = replace(FINGERPRINT, input="corrected")
+    store.create_job("a", fingerprint=corrected, settings={"n": 2})
+    with pytest.raises(JobChangedError, match="another command gave job a other content: its input changed"):
+        store.claim_job("a", "one", fingerprint=FINGERPRINT)
+    assert store.get_job("a").driver is None
+    store.claim_job("a", "two", fingerprint=corrected)
+    with pytest.raises(JobChangedError):  # not that it is busy: to wait for its end is of no use
+        store.claim_job("a", "one", fingerprint=FINGERPRINT)
+
+
+def test_a_claim_is_refused_where_the_content_changes_after_its_look(store: Store, clock: FakeClock) -> None:
+    store.create_job("a", fingerprint=FINGERPRINT, settings={})
+    store.claim_job("a", "dead", ttl=60)
+    clock.pass_seconds(60)
+    corrected = replace(FINGERPRINT, input="corrected")
+
+    def changed_meanwhile(_: str) -> bool:  # asked between the look at the job and the claim
+        store.create_job("a", fingerprint=corrected, settings={})
+        return True
+
+    with pytest.raises(JobChangedError, match="its input changed"):
+        store.claim_job("a", "one", fingerprint=FINGERPRINT, takeover=changed_meanwhile)
+    assert (store.get_job("a").driver, store.get_job("a").fingerprint) == (None, corrected)
+
+
 def test_rejects_of_an_input_that_was_never_taken_in_are_forgotten(store: Store) -> None:
     """With the job's new input, or as with a query the same one: row 3 may be a good one by now."""
     store.create_job("job", fingerprint=FINGERPRINT, settings={})
