@@ -7,13 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import insert as plain_insert
-from sqlalchemy import or_, update
+from sqlalchemy import or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from dray.errors import JobChangedError
 from dray.store.database.connection import Tx
 from dray.store.database.schema import jobs
 from dray.store.jobs import find, get, job_of
+from dray.store.lasting_info import LASTING
 from dray.store.option import store_option
 from dray.store.records import Fingerprint, Job
 from dray.store.states import JobState
@@ -23,8 +24,8 @@ def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str,
     """A new job in state ``validating``, or the one that is there if it has the same fingerprint.
 
     One whose input was never taken in, because it was refused or its driver died, has nothing to lose: it
-    becomes the new one. A driver that wakes up to take the old input in is fenced,
-    and a claim for the old content is refused.
+    becomes the new one, and keeps of its ``info`` what lies in its folders. A driver that wakes up to take
+    the old input in is fenced, and a claim for the old content is refused.
     """
     existing = find(tx, job_id)
     if existing is None:
@@ -69,9 +70,16 @@ def _replace_untaken(tx: Tx, job: Job, fingerprint: Fingerprint, settings: Mappi
             driver_until=None,
             cancel_requested=False,
             cancelled_at=None,
+            summary={},
         )
     )
-    return replaced.rowcount == 1
+    if replaced.rowcount != 1:
+        return False
+    # Read behind the update, which holds the row: a driver may have taken a folder since the job was found.
+    info = tx.execute(select(jobs.c.info).where(jobs.c.job_key == job.key)).scalar_one()
+    lasting = {key: info[key] for key in LASTING if key in info}
+    tx.execute(update(jobs).where(jobs.c.job_key == job.key).values(info=lasting))
+    return True
 
 
 def _insert(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:

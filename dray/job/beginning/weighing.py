@@ -39,8 +39,11 @@ class Weighing:
             self._done.set()
             return self
         with reopen(self._job) as store:
+            noted = store.get_job(self._job.job_id).info.get(WEIGHTS)
             if store.counts(self._job.job_id).done:
-                self._noted = store.get_job(self._job.job_id).info.get(WEIGHTS)
+                self._noted = noted
+            elif noted is not None:  # no row has an answer of these files, and they may be others by now
+                store.merge_job_info(self._job.lease, {WEIGHTS: None})
         threading.Thread(target=self._weigh, name="dray-weighing", daemon=True).start()
         return self
 

@@ -20,6 +20,7 @@ from dray.errors import (
 from dray.requests.model import Outcome
 from dray.requests.sharing import Follower
 from dray.store import JobState, ShardState, StopSignals, Store, commit, open_store
+from dray.store.lasting_info import LASTING
 from tests.support.stores import FINGERPRINT, FakeClock, claimed, failure, outcome, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
@@ -83,6 +84,19 @@ def test_a_claim_is_refused_where_the_content_changes_after_its_look(store: Stor
     with pytest.raises(JobChangedError, match="its input changed"):
         store.claim_job("a", "one", fingerprint=FINGERPRINT, takeover=changed_meanwhile)
     assert (store.get_job("a").driver, store.get_job("a").fingerprint) == (None, corrected)
+
+
+def test_a_job_with_other_content_keeps_what_lies_in_its_folders_alone(store: Store) -> None:
+    store.create_job("a", fingerprint=FINGERPRINT, settings={})
+    lease = store.claim_job("a", "one")
+    lasting = dict.fromkeys(LASTING, "kept")
+    store.merge_job_info(lease, {**lasting, "weights_blake3": {"model": "1"}, "kinds": ["chat"]})
+    store.set_job_summary(lease, {"report": "of the former content"})
+    store.release_job(lease)
+    before = store.get_job("a")
+    assert store.create_job("a", fingerprint=FINGERPRINT, settings={}) == before
+    found = store.create_job("a", fingerprint=replace(FINGERPRINT, model="other"), settings={})
+    assert (found.info, found.summary) == (lasting, {})
 
 
 def test_rejects_of_an_input_that_was_never_taken_in_are_forgotten(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -102,12 +103,45 @@ def test_a_job_without_answers_takes_the_weights_as_they_are(job: OpenJob, store
     assert store.get_job("job").info[WEIGHTS] != before
 
 
+def test_digests_from_before_the_answers_count_for_nothing(
+    job: OpenJob, store: Store, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver that has the first rows answered dies before it notes the files that it found."""
+    _edit(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(Weighing, "_weigh", lambda _: None)
+        Weighing(job).__enter__()
+    _answer(store, job)
+    _weighed(job)  # the same files: nothing changed
+
+
 def test_a_job_of_an_earlier_version_is_held_to_nothing(job: OpenJob, store: Store, model: Path) -> None:
     store.merge_job_info(job.lease, {WEIGHTS: None})
     _answer(store, job)
     _edit(model)
     _weighed(job)
     assert store.get_job("job").info[WEIGHTS] == content_digests(model)
+
+
+def test_weights_of_a_job_that_got_another_model_count_for_nothing(
+    model: Path, make_settings: Callable[..., JobSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its input was refused with the first model; the driver with the other dies before that one is noted."""
+    first = open_job(make_settings(engine="vllm", model=str(model), job_id="job"))
+    _weighed(first)
+    other = model.with_name("other")
+    shutil.copytree(model, other)
+    save_file({"b": np.ones(250_000, np.float32)}, other / FILE)
+    with open_store(first.settings.store_url, create=False) as store:
+        store.release_job(first.lease)
+        job = open_job(make_settings(engine="vllm", model=str(other), job_id="job"))
+        ingest_job(job, replicas=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Weighing, "_weigh", lambda _: None)
+            Weighing(job).__enter__()
+        _answer(store, job)
+        store.release_job(job.lease)
+    _weighed(open_job(job.settings))  # the same files: nothing changed
 
 
 def test_a_second_look_reads_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
