@@ -161,14 +161,17 @@ class RayReplicaProcess:
         import ray
 
         actor = self.replica.actor
-        if self._ready is None:
-            self._ready = actor.ready.remote(), actor.whereabouts.remote()
+        asked = self._ready or (actor.ready.remote(), actor.whereabouts.remote())
+        ready, whereabouts = asked
+        self._ready = None  # asked again where no answer comes through
         try:
             with ray_errors(self.name):
-                if not ray.wait([self._ready[0]], timeout=0)[0]:
+                there = ray.wait(list(asked), num_returns=2, timeout=0)[0]
+                info: Any = ray.get(ready) if ready in there else None  # raises where none will ever start
+                if len(there) < 2:  # the node may be cut off by now: the next call looks again
+                    self._ready = asked
                     return None
-                ready, self._ready = list(self._ready), None  # asked again where no answer came through
-                info, where = ray.get(ready)
+                where = ray.get(whereabouts)
                 self.last_node, self.last_others = where.node_id, ()
         except NotImportedError as error:
             node = find_node(self.node())
