@@ -82,6 +82,7 @@ class NodeAgents:
         self._holder = holder
         self._sent: Any = None
         self._actors: dict[str, Any] = {}
+        self._dead: set[str] = set()  # nodes whose agent Ray called dead in the latest look
         self._progress: dict[str, ModelProgress] = {}
 
     @property
@@ -93,7 +94,7 @@ class NodeAgents:
         """How far each node is. The first call starts the fetch on all nodes.
 
         Nodes that joined meanwhile begin too, and those that are gone are forgotten. An agent that died
-        is asked again to fetch the model.
+        is asked again to fetch the model; the look after its end starts another where Ray does not.
         """
         self._follow()
         self._introduce()
@@ -103,7 +104,7 @@ class NodeAgents:
             node: actor.hold.remote(self._sent, self._options, self._holder)
             for node, actor in self._actors.items()
         }
-        self._progress |= _results(calls)
+        self._progress |= self._answers(calls)
         return [self._progress[node] for node in self._actors if node in self._progress]
 
     def drop(self, *, remove: bool) -> None:
@@ -114,16 +115,25 @@ class NodeAgents:
         """An agent on each live node that replicas may come to; the others need the model no longer."""
         nodes = live_nodes()[0]
         wanted = _hosts(nodes)
-        for node in {one.node_id for one in nodes} & self._actors.keys() - wanted:
-            self._actors[node].drop.remote(self._holder, False)
-        if new := wanted - self._actors.keys():
+        actors = {node: actor for node, actor in self._actors.items() if node not in self._dead}
+        self._dead = set()
+        for node in {one.node_id for one in nodes} & actors.keys() - wanted:
+            actors[node].drop.remote(self._holder, False)
+        if new := wanted - actors.keys():
             wanted -= new & set(leaving())  # Ray starts nothing there: each look would wait for an agent
-        self._actors = {node: self._actors.get(node) or _agent_on(node) for node in sorted(wanted)}
+        self._actors = {node: actors.get(node) or _agent_on(node) for node in sorted(wanted)}
 
     def _introduce(self) -> None:
-        peers = _results({node: actor.peer.remote() for node, actor in self._actors.items()})
+        peers = self._answers({node: actor.peer.remote() for node, actor in self._actors.items()})
         if len(self._actors) > 1:
-            _results({node: self._actors[node].meet.remote(peers) for node in peers})
+            self._answers({node: self._actors[node].meet.remote(peers) for node in peers})
+
+    def _answers(self, calls: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that came, by node. An agent that ended itself while the driver stood still has none."""
+        found, dead = _results(calls)
+        self._dead |= dead
+        self._progress = {node: one for node, one in self._progress.items() if node not in dead}
+        return found
 
 
 def _put(manifest: Manifest) -> Any:
@@ -166,11 +176,15 @@ def _agent_on(node_id: str) -> Any:
     )
 
 
-def _results(calls: Mapping[str, Any]) -> dict[str, Any]:
-    """The answers by node; a node that is gone, or an agent that is just starting again, has none."""
+def _results(calls: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """The answers by node, and the nodes whose agent is dead.
+
+    A node that is gone, or an agent that is just starting again, has no answer.
+    """
     import ray
 
-    found = {}
+    found: dict[str, Any] = {}
+    dead: set[str] = set()
     ready, _ = (
         ray.wait(list(calls.values()), num_returns=len(calls), timeout=_CALL_SECONDS) if calls else ([], [])
     )
@@ -182,6 +196,8 @@ def _results(calls: Mapping[str, Any]) -> dict[str, Any]:
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
             raise cause if isinstance(cause, DrayError) else WeightsError(str(cause)) from None
+        except ray.exceptions.ActorDiedError:
+            dead.add(node)
         except ray.exceptions.RayError:
             continue
-    return found
+    return found, dead

@@ -172,10 +172,13 @@ def test_every_node_has_its_own_folder(raylets: Raylets) -> None:
     assert all(Path(raylets.cache(node)).is_dir() for node in range(NODES))
 
 
-def test_agents_end_after_a_driver_that_died(
+def test_agents_without_a_driver_end_and_begin_anew_for_one_that_stood_still(
     raylets: Raylets, cluster: ClusterInfo, server: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that SIGKILL ends drops nothing: its agents hear no more of it."""
+    """A driver that SIGKILL ends drops nothing: its agents hear no more of it.
+
+    One that was stopped for as long kept the handles of agents that were dead for good.
+    """
     monkeypatch.setattr(node_agents, "_PREFIX", "impatient-agent/")  # not those of the other tests
     monkeypatch.setattr(node_agents, "IDLE_SECONDS", 8.0)
     monkeypatch.setattr(node_agents, "HOLD_SECONDS", 4.0)
@@ -185,6 +188,10 @@ def test_agents_end_after_a_driver_that_died(
     pids = {_asked(actor.pid.remote()) for actor in held._actors.values()}
     assert len(pids) == NODES
     until(lambda: not any(map(psutil.pid_exists, pids)), 40)
+    held.look()
+    _fetched(held, NODES)
+    assert not pids & {_asked(actor.pid.remote()) for actor in held._actors.values()}
+    held.drop(remove=True)
 
 
 def test_a_holder_that_asks_no_more_is_dropped(server: EmulatorProcess) -> None:

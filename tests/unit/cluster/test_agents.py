@@ -27,7 +27,9 @@ class Cluster:
         monkeypatch.setattr(agents, "live_nodes", lambda: (tuple(self.nodes), ""))
         monkeypatch.setattr(agents, "leaving", lambda: self.leaving)
         monkeypatch.setattr(agents, "_agent_on", self._agent_on)
-        monkeypatch.setattr(agents, "_results", lambda calls: {})
+        self.dead: set[str] = set()  # nodes whose agent Ray calls dead
+        self.begun: list[str] = []  # nodes that got an agent
+        monkeypatch.setattr(agents, "_results", lambda calls: ({}, self.dead & calls.keys()))
         monkeypatch.setattr(agents, "_put", self._put)
         self._held = NodeAgents(Manifest(uri="s3://b/m", files=()), None, "job")
 
@@ -42,6 +44,8 @@ class Cluster:
         return len(self.sent)
 
     def _agent_on(self, node_id: str) -> Any:
+        self.begun.append(node_id)
+
         def drop(holder: str, remove: bool) -> None:
             self.dropped.append((node_id, holder, remove))
 
@@ -94,3 +98,24 @@ def test_the_manifest_is_sent_once_however_often_the_nodes_are_asked(cluster: Cl
         cluster.looked_at(_node("one", cpus=4), _node("two", cpus=4))
     assert len(cluster.sent) == 1
     assert cluster.held == [1] * 6
+
+
+def test_an_agent_that_ended_itself_is_replaced_in_the_next_look(cluster: Cluster) -> None:
+    """Agents do so while their driver stands still: its handles were those of dead agents then."""
+    one, two = _node("one", cpus=4), _node("two", cpus=4)
+    cluster.looked_at(one, two)
+    cluster.dead = {"two"}
+    assert cluster.looked_at(one, two) == 2
+    cluster.dead = set()
+    assert cluster.looked_at(one, two) == 2
+    assert cluster.looked_at(one, two) == 2
+    assert cluster.begun == ["one", "two", "two"]
+
+
+def test_where_a_node_is_being_drained_an_agent_that_ended_itself_has_no_successor(cluster: Cluster) -> None:
+    one, two = _node("one", cpus=4), _node("two", cpus=4)
+    cluster.looked_at(one, two)
+    cluster.dead, cluster.leaving = {"two"}, {"two"}
+    cluster.looked_at(one, two)
+    assert cluster.looked_at(one, two) == 1
+    assert cluster.begun == ["one", "two"]
