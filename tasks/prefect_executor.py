@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import time
-from contextlib import suppress
 from typing import Any
 
 import ray
@@ -14,7 +12,7 @@ from prefect.states import Crashed
 from prefect_ray.context import remote_options
 
 from dray.driver.executor import TaskEnd
-from dray.driver.ray_executor import crashed_by, ended_of, stable_options
+from dray.driver.ray_executor import RayTasks, crashed_by, stable_options
 from dray.errors import DrayError, JobFailedError, noted_at
 from dray.shard.task import Ended, TaskResult
 from dray.shard.work import ShardWork
@@ -22,19 +20,21 @@ from tasks.infer_shard import infer_shard
 from tasks.ray_runner import FlushingRayTaskRunner, travel_light
 from tasks.settling import note_end
 
-_END_SECONDS = 5.0
 _WITH_JOB = "it was ended with the job's run"
 # A worker process asks Prefect's server for its version before its first task, and the task crashes where the
 # server is away. The flow run has asked already.
 _UNASKED = {PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False}
 
 
-class PrefectExecutor:
+class PrefectExecutor(RayTasks):
     """A Prefect task for each shard, under RayTaskRunner, on the cluster's stable nodes."""
 
+    close_by_force = False  # an interrupted task tells Prefect of its end
+
     def __init__(self) -> None:
+        super().__init__()
         self._runner = FlushingRayTaskRunner()
-        self._running: dict[Any, tuple[Any, int]] = {}
+        self._futures: dict[Any, Any] = {}  # Prefect's, by Ray's references, of the tasks that run
 
     def start(self, stable_resource: str) -> None:
         """Tasks run on nodes that have this resource, as tasks of the flow run of this context."""
@@ -46,21 +46,15 @@ class PrefectExecutor:
     def submit(self, work: ShardWork) -> None:
         """Start a shard's task."""
         future = self._context.run(self._submit, work)
-        self._running[future.wrapped_future] = (future, work.shard.number)
+        self._running[future.wrapped_future] = work.shard.number
+        self._futures[future.wrapped_future] = future
 
     def _submit(self, work: ShardWork) -> Any:
         with remote_options(**self._options), temporary_settings(_UNASKED):
             return self._runner.submit(infer_shard, parameters={"number": work.shard.number, "work": work})
 
-    def poll(self, seconds: float) -> list[TaskEnd]:
-        """The tasks that have ended; waits for the first for at most ``seconds``."""
-        if not self._running:
-            time.sleep(seconds)
-            return []
-        return [self._end(reference) for reference in ended_of(self._running, seconds)]
-
-    def _end(self, reference: Any) -> TaskEnd:
-        future, number = self._running.pop(reference)
+    def _end(self, number: int, reference: Any) -> TaskEnd:
+        future = self._futures.pop(reference)
         try:
             ray.get(reference)
         except ray.exceptions.RayError as error:
@@ -76,29 +70,17 @@ class PrefectExecutor:
             return TaskEnd(number=number, crashed=True, cause=_cause(state))
         return TaskEnd(number=number, error=_failure(state, number))
 
-    def cancel(self, number: int, reason: str) -> None:
+    def _give_up(self, reference: Any, reason: str) -> None:
         """End the task's process, and tell Prefect why."""
-        for reference, (future, of) in list(self._running.items()):
-            if of == number:
-                del self._running[reference]
-                with suppress(ray.exceptions.RayError):
-                    ray.cancel(reference, force=True)
-                note_end(future.task_run_id, Crashed(message=reason))
+        super()._give_up(reference, reason)
+        note_end(self._futures.pop(reference).task_run_id, Crashed(message=reason))
 
     def close(self) -> None:
         """Let tasks that are left end by themselves, because of what ended the others, or end them."""
-        left = list(self._running)
         try:
-            if left:
-                ended, left = ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
-                for reference in ended:
-                    self._end(reference)
-            for reference in left:
-                ray.cancel(reference)
-            if left:
-                ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
+            super().close()
         finally:
-            for future, _ in self._running.values():
+            for future in self._futures.values():
                 note_end(future.task_run_id, Crashed(message=_WITH_JOB))
             self._runner.__exit__(None, None, None)
 

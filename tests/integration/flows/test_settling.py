@@ -15,6 +15,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.settings import PREFECT_TASKS_DEFAULT_RETRIES, temporary_settings
 
+from dray.driver import ray_executor
 from dray.errors import ConfigError
 from dray.shard.work import ShardWork
 from dray.store import open_store
@@ -123,9 +124,11 @@ def test_a_task_that_ended_with_the_job_is_not_completed(
     with open_store(str(tmp_path / "store.db")) as store:
         lease = ready_job(store)
         work = ShardWork(job=lease, shard=store.shards("job")[0], store_url=str(tmp_path / "store.db"))
-    monkeypatch.setattr(prefect_executor, "_END_SECONDS", 1.0)
+    monkeypatch.setattr(ray_executor, "END_SECONDS", 1.0)
     monkeypatch.setattr(settling, "_SECONDS", 1.0)
-    monkeypatch.setattr(ray, "cancel", lambda _: None)  # its process does not hear of it, and says nothing
+    monkeypatch.setattr(
+        ray, "cancel", lambda *_, **__: None
+    )  # its process does not hear of it, and says nothing
     ray.init(address="local", num_cpus=1, resources={"dray_stable": 1}, include_dashboard=False)
     try:
         run = ends_amid(work)

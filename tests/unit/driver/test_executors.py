@@ -49,7 +49,8 @@ def _of_prefect(numbers: Sequence[int]) -> PrefectExecutor:
     executor = PrefectExecutor()
     for number in numbers:
         future: Any = SimpleNamespace(wait=lambda: None, state=Crashed(), task_run_id=number)
-        executor._running[number] = future, number
+        executor._running[number] = number
+        executor._futures[number] = future
     return executor
 
 
@@ -129,7 +130,7 @@ def test_a_fault_in_a_shard_task_is_named_with_its_place(
     waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_prefect = _of_prefect([0])
-    of_prefect._running[0][0].state = Failed(data=_fault())
+    of_prefect._futures[0].state = Failed(data=_fault())
     ends = [
         _end_of(_of_ray, ray.exceptions.RayTaskError("shard", "its traceback", _fault()), monkeypatch),
         _ended(of_prefect, monkeypatch),
@@ -144,3 +145,23 @@ def _ended(executor: PrefectExecutor, monkeypatch: pytest.MonkeyPatch) -> TaskEn
     monkeypatch.setattr(ray, "get", lambda reference: None)
     (end,) = executor.poll(0.2)
     return end
+
+
+@pytest.mark.parametrize("made", [_of_ray, _of_prefect])
+def test_a_task_that_cannot_be_cancelled_hides_no_error_of_the_job(
+    made: Any, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executor is closed while the error that ended the job is on its way to the user."""
+    asked: list[int] = []
+
+    def cancel(reference: int, force: bool = False) -> None:
+        asked.append(reference)
+        raise ray.exceptions.RaySystemError("the head is away")
+
+    closed: list[object] = []
+    monkeypatch.setattr(ray, "cancel", cancel)
+    executor = made(range(4))
+    executor._runner = SimpleNamespace(__exit__=lambda *_: closed.append(_))
+    executor.close()
+    assert asked == [1, 3]
+    assert len(closed) == (1 if made is _of_prefect else 0)
