@@ -15,7 +15,7 @@ from dray.engine.replica import ReplicaStatus
 from dray.notices.notice import Notice
 from dray.places import lane_of
 from dray.report import Pulse
-from dray.shard.pump import ShardReceipt
+from dray.shard.work import ShardReceipt
 from dray.store import ReplicaState
 from dray.wording import duration, plural
 

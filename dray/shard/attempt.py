@@ -41,19 +41,7 @@ def attempt(
     on_start(place.client.name)
     fed = Fed()
     try:
-        receipt = run_shard(
-            work.store,
-            lease,
-            work.shard,
-            place.client,
-            max_num_seqs=place.seqs,
-            slots=place.slots,
-            commit_seconds=work.commit_seconds,
-            fed=fed,
-            untaken=untaken,
-            options=work.objects,
-            roots=work.roots,
-        )
+        receipt = run_shard(work, lease, place, fed, untaken)
     except Exception as error:  # noqa: BLE001  the table of causes knows what to do with each
         return Ending(work, lease, place, fed, tries, unread_seconds, untaken).of(error)
     return AttemptResult(how=AttemptEnd.DONE, receipt=receipt)

@@ -24,11 +24,11 @@ from dray.shard.committing import publish
 from dray.shard.media_files import MediaAwayError
 from dray.shard.open_rows import Finished, open_lines
 from dray.shard.placing import Place
-from dray.shard.pump import Fed, ShardReceipt
+from dray.shard.pump import Fed
 from dray.shard.splitting import parts_of
 from dray.shard.untaken import Untaken, advised
 from dray.shard.verdicts import evidence, node_alive, verdict_on
-from dray.shard.work import AttemptEnd, AttemptResult, OpenWork
+from dray.shard.work import AttemptEnd, AttemptResult, OpenWork, ShardReceipt
 from dray.store import AttemptCause, Charge, ShardLease, ShardSnapshot, Verdict, own_event
 from dray.triggers import Point, reach
 

@@ -40,7 +40,10 @@ def wait_for_place(work: OpenWork, on_answer: Callable[[], None] = lambda: None)
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A replica that lived when the shard came to it: whatever kills it later may be the shard's doing."""
+    """A replica that lived when the shard came to it: whatever kills it later may be the shard's doing.
+
+    Its engine runs ``seqs`` requests at a time. ``slots`` shards share it, and the bytes that it may hold.
+    """
 
     client: ReplicaClient
     node: str | None

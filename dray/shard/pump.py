@@ -6,21 +6,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 from dray.engine.client import ReplicaClient
-from dray.engine.replica import FLUSH_SECONDS
-from dray.requests.media.medium import Roots
 from dray.requests.model import Outcome
 from dray.requests.spool.spool import index_of
 from dray.shard.committing import Commits
 from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.media_rows import files_named_in, with_media_files
 from dray.shard.open_rows import OpenLines, Rows, open_lines
+from dray.shard.placing import Place
 from dray.shard.proof import proof_session, prove
 from dray.shard.untaken import Untaken
-from dray.storage.objects import ObjectStoreOptions
-from dray.store import Shard, ShardLease, Store
+from dray.shard.work import OpenWork, ShardReceipt
+from dray.store import ShardLease
 from dray.triggers import Point, reach
 
 MICRO_BATCH_ROWS = 256
@@ -55,41 +53,11 @@ class Window:
         return cls(int(FEED_AHEAD * max_num_seqs), 2 * FEED_BYTES // max(slots, 2))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardReceipt:
-    """What one attempt at a shard did.
-
-    ``rows`` were committed by it, ``skipped`` found done; ``last_commit`` is in seconds since 1970.
-    """
-
-    number: int
-    rows: int
-    skipped: int
-    seconds: float
-    last_commit: float | None
-    replica: str
-
-
-def run_shard(
-    store: Store,
-    lease: ShardLease,
-    shard: Shard,
-    replica: ReplicaClient,
-    *,
-    max_num_seqs: int,
-    slots: int = 2,
-    commit_seconds: float = FLUSH_SECONDS,
-    fed: Fed | None = None,
-    untaken: Untaken | None = None,
-    options: ObjectStoreOptions | None = None,
-    roots: Roots = MappingProxyType({}),
-) -> ShardReceipt:
+def run_shard(work: OpenWork, lease: ShardLease, place: Place, fed: Fed, untaken: Untaken) -> ShardReceipt:
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
-    ``slots`` shards share the replica, and the bytes that it may hold. A finished row waits at most
-    ``commit_seconds`` for its commit. ``fed`` is kept up to date: `Ending` uses it to look for the row that
-    ended the attempt. ``untaken`` goes on from attempt to attempt. A suspect's engine answers a request of
-    dray's own first. Files that rows name are read from below ``roots``.
+    ``fed`` is kept up to date, and ``untaken`` goes on from attempt to attempt. A suspect's engine answers a
+    request of dray's own first.
 
     Raises:
         CancelledError, ExpiredError: the job was cancelled, or its time is over.
@@ -98,21 +66,21 @@ def run_shard(
         StoreTransientError: its rows cannot be read just now, or the store has taken none for too long.
         ReplicaLostError, EngineDeadError: the replica went away.
     """
-    began, untaken, fed = time.monotonic(), untaken or Untaken(), fed or Fed()
+    began, store, replica = time.monotonic(), work.store, place.client
     abort = partial(_abort, replica, lease)
     try:
         say = partial(_say, replica, lease)
         with ShardLeaseKeeper(store, lease, on_stop=abort, say=say) as holder:
             commits = Commits(store, holder, untaken)
-            chunk_rows = min(FEED_ROWS, max_num_seqs)
-            lines = open_lines(shard, commits.finished(), options, chunk_rows=chunk_rows)
-            rows = _with_media(lines, shard, holder, roots, options)
+            chunk_rows = min(FEED_ROWS, place.seqs)
+            lines = open_lines(work.shard, commits.finished(), work.objects, chunk_rows=chunk_rows)
+            rows = _with_media(lines, work, holder)
             if lease.suspect and rows.first is not None:
                 prove(replica, session_of(lease), rows.first)
                 holder.check()
                 fed.proven = True
-            feed = _Feed(replica, session_of(lease), rows, fed, Window.of(max_num_seqs, slots))
-            _pump(feed, commits, holder, commit_seconds=commit_seconds, waits=bool(roots))
+            feed = _Feed(replica, session_of(lease), rows, fed, Window.of(place.seqs, place.slots))
+            _pump(feed, commits, holder, commit_seconds=work.commit_seconds, waits=bool(work.roots))
     except BaseException:
         abort()  # the next attempt at the shard feeds its rows again
         raise
@@ -122,7 +90,7 @@ def run_shard(
         store.finish_shard(lease)
     reach(Point.FINISH_AFTER)
     return ShardReceipt(
-        number=shard.number,
+        number=work.shard.number,
         rows=commits.rows,
         skipped=lease.terminal,
         seconds=time.monotonic() - began,
@@ -146,15 +114,9 @@ def _sessions(lease: ShardLease) -> list[str]:
     return [proof_session(session), session] if lease.suspect else [session]
 
 
-def _with_media(
-    lines: Iterator[OpenLines],
-    shard: Shard,
-    holder: ShardLeaseKeeper,
-    roots: Roots,
-    options: ObjectStoreOptions | None,
-) -> Rows:
-    others = partial(files_named_in, shard.uri, options)
-    return Rows(with_media_files(lines, roots, options, holder.check, others))
+def _with_media(lines: Iterator[OpenLines], work: OpenWork, holder: ShardLeaseKeeper) -> Rows:
+    others = partial(files_named_in, work.shard.uri, work.objects)
+    return Rows(with_media_files(lines, work.roots, work.objects, holder.check, others))
 
 
 class _Feed:

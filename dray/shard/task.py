@@ -23,9 +23,8 @@ from dray.owner import owner_name
 from dray.places import lane_of
 from dray.shard.attempt import attempt
 from dray.shard.backoff import Backoff
-from dray.shard.pump import ShardReceipt
 from dray.shard.untaken import advised
-from dray.shard.work import AttemptEnd, AttemptResult, OpenWork, Replicas, ShardWork
+from dray.shard.work import AttemptEnd, AttemptResult, OpenWork, Replicas, ShardReceipt, ShardWork
 from dray.store import Store, open_store
 
 _TOLD = 5  # interruptions, the last ones: a shard whose nodes go again and again has many

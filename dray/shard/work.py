@@ -10,7 +10,6 @@ from dray.engine.client import ReplicaClient
 from dray.engine.replica import FLUSH_SECONDS
 from dray.failures.causes import Decision
 from dray.requests.media.medium import Roots
-from dray.shard.pump import ShardReceipt
 from dray.shard.verdicts import VERDICT_SECONDS
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import JobLease, Shard, Store
@@ -64,6 +63,21 @@ class OpenWork(_Terms):
         """The same work, once its store is open."""
         terms = {one.name: getattr(work, one.name) for one in fields(_Terms)}
         return cls(store=store, replicas=replicas, owner=owner, **terms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardReceipt:
+    """What one attempt at a shard did.
+
+    ``rows`` were committed by it, ``skipped`` found done; ``last_commit`` is in seconds since 1970.
+    """
+
+    number: int
+    rows: int
+    skipped: int
+    seconds: float
+    last_commit: float | None
+    replica: str
 
 
 class AttemptEnd(StrEnum):

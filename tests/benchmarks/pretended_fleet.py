@@ -32,9 +32,8 @@ from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.replica import ReplicaStatus, Whereabouts
 from dray.notices.notice import Notice
-from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended, TaskResult
-from dray.shard.work import ShardWork
+from dray.shard.work import ShardReceipt, ShardWork
 from dray.store import ShardLease, Store, commit, jobs, open_store, shards
 from tests.benchmarks.pretended_pace import Idle, Sharing
 

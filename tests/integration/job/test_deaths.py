@@ -8,7 +8,7 @@ import signal
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,7 +21,10 @@ from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.kinds import Kind
 from dray.requests.sources import RowDefaults, source_of
-from dray.shard.pump import run_shard
+from dray.shard.placing import Place
+from dray.shard.pump import Fed, run_shard
+from dray.shard.untaken import Untaken
+from dray.shard.work import OpenWork
 from dray.store import AttemptCause, open_store
 from tests.support.command import Command, committed, prefect_api, run_arguments, write_requests
 
@@ -99,6 +102,15 @@ def _shard_runs() -> list[dict[str, Any]]:
         time.sleep(0.5)
 
 
+class _One(NamedTuple):
+    """A replica in this process, which all shards find."""
+
+    replica: Replica
+
+    def find(self, name: str) -> Replica:
+        return self.replica
+
+
 def _answers_without_ray(requests: Path, output: Path) -> bytes:
     """The same job in this process: store, replica and outputs, and neither Ray nor Prefect."""
     settings = JobSettings(
@@ -117,7 +129,9 @@ def _answers_without_ray(requests: Path, output: Path) -> bytes:
         for shard in ingest_job(job, replicas=1):
             lease = store.claim_shard(job.lease, shard.number, owner="test")
             assert lease is not None
-            run_shard(store, lease, shard, replica, max_num_seqs=16)
+            work = OpenWork(job=job.lease, shard=shard, store=store, replicas=_One(replica), owner="test")
+            place = Place(client=replica, node=None, host="here", seqs=16, slots=2)
+            run_shard(work, lease, place, Fed(), Untaken())
     replica.stop()
     finalise_job(job, Timeline())
     return (output / "output.jsonl").read_bytes()

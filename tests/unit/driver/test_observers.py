@@ -27,8 +27,8 @@ from dray.job.ending.reporting import ReplicaAccount
 from dray.job.ending.timeline import Timeline
 from dray.kinds import Kind
 from dray.report import Pulse
-from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended
+from dray.shard.work import ShardReceipt
 from tests.support.clocks import Clocks
 from tests.unit.driver.scripted import ScriptedProcess
 

@@ -29,8 +29,8 @@ from dray.driver.shard_tasks.shards import (
 from dray.errors import FencedError, JobFailedError, JobPausedError, StoreTransientError
 from dray.failures.causes import Cause
 from dray.job.open_job import OpenJob
-from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended, TaskResult
+from dray.shard.work import ShardReceipt
 from dray.store import AttemptCause, JobLease, ReplicaRow, ReplicaState, ShardState, Store, open_store
 from tests.support.stores import FakeClock, claimed, outcomes, ready_job
 from tests.unit.driver.scripted import BreakableStore, ScriptedExecutor, cluster

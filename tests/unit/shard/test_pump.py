@@ -33,8 +33,8 @@ from dray.shard import pump as shards
 from dray.shard.attempt import attempt
 from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.open_rows import Finished, OpenLines, Rows, open_lines
-from dray.shard.pump import FEED_AHEAD, ShardReceipt
-from dray.shard.work import AttemptEnd, AttemptResult, OpenWork
+from dray.shard.pump import FEED_AHEAD
+from dray.shard.work import AttemptEnd, AttemptResult, OpenWork, ShardReceipt
 from dray.store import Notice, ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
 from tests.support.judging import Judging
 from tests.support.waiting import until
