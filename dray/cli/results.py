@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dray.cli import output
@@ -28,33 +29,34 @@ def stored_result() -> dict[str, Any]:
 
 def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str, Any]:
     """All keys of a result, for a run that was cancelled before there was one."""
+    from dray.job.ending.result import JobResult
+    from dray.report.data import Saved
+
     counts = progress.counts if progress else None
-    return {
-        "job_id": job.job_id if job else None,
-        "state": "cancelled",
-        "counts": {
+    result = JobResult(
+        job_id=job.job_id if job else "",
+        state="cancelled",
+        counts={
             "total": counts.total if counts else 0,
             "done": counts.done if counts else 0,
             "failed": counts.failed if counts else 0,
             "skipped": job.skipped if job else 0,
         },
-        "tokens": {
+        tokens={
             "prompt": progress.prompt_tokens if progress else 0,
             "cached": progress.cached_tokens if progress else 0,
             "completion": progress.completion_tokens if progress else 0,
         },
-        "seconds": {},
-        "interruptions": 0,
-        "retries": {},
-        "cost": None,
-        "output": None,
-        "errors": None,
-        "report": None,
-        "tuned": {},
-        "saved": {"repeated": 0, "reused": 0, "prompt": 0, "completion": 0},
-        "overflow": {},
-        "error_codes": {},
-    }
+        seconds={},
+        interruptions=0,
+        retries={},
+        cost=None,
+        output=None,
+        errors=None,
+        report=None,
+        saved=asdict(Saved()),
+    )
+    return result.as_dict() | ({} if job else {"job_id": None})
 
 
 def unforeseen(error: BaseException) -> DrayError:
