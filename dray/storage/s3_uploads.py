@@ -75,7 +75,7 @@ class UploadDraft:
         self._sent = 0
         self._done = False
         with writing(uri), _translated(uri):
-            self._condition = self._found()[0]
+            self._condition = _unchanged_since(look_at(uri, client=self._client))
             begun = self._client.create_multipart_upload(
                 Bucket=self._bucket, Key=self._key, Metadata={_DRAFT: self._token}
             )
@@ -176,7 +176,8 @@ class UploadDraft:
                 break
             time.sleep(0.2 * (attempt + 1))
         # An acknowledgement may have been lost: then the object is ours, and the upload over.
-        if self._found()[1] != self._token:
+        seen = look_at(self.uri, client=self._client)
+        if seen is None or seen.draft != self._token:
             raise gone(self.uri)
 
     def _try(self, arguments: dict[str, Any]) -> str | None:
@@ -191,18 +192,6 @@ class UploadDraft:
                 return _REFUSALS[code]
             raise
         return None
-
-    def _found(self) -> tuple[dict[str, str], str | None]:
-        """The condition that nothing changed under the final name, and whose draft lies there."""
-        from botocore.exceptions import ClientError
-
-        try:
-            found = self._client.head_object(Bucket=self._bucket, Key=self._key)
-        except ClientError as error:
-            if _status(error) == 404:
-                return {"IfNoneMatch": "*"}, None
-            raise
-        return {"IfMatch": found["ETag"]}, found.get("Metadata", {}).get(_DRAFT)
 
 
 _REFUSALS = {
@@ -250,15 +239,22 @@ class Seen:
     draft: str | None
 
 
-def look_at(uri: str, options: ObjectStoreOptions | None = None) -> Seen | None:
+def look_at(
+    uri: str, options: ObjectStoreOptions | None = None, *, client: S3Client | None = None
+) -> Seen | None:
     """An object as it is now; None where there is none."""
     bucket, _, key = uri.split("://", 1)[1].partition("/")
     try:
         with _translated(uri):
-            found = s3_client(options).head_object(Bucket=bucket, Key=key)
+            found = (client or s3_client(options)).head_object(Bucket=bucket, Key=key)
     except FileNotFoundError:
         return None
     return Seen(found["ETag"], found.get("Metadata", {}).get(_DRAFT))
+
+
+def _unchanged_since(seen: Seen | None) -> dict[str, str]:
+    """S3's condition that the object is still the one that was seen, or that there is still none."""
+    return {"IfNoneMatch": "*"} if seen is None else {"IfMatch": seen.etag}
 
 
 def delete_unchanged(uri: str, seen: Seen, options: ObjectStoreOptions | None = None) -> bool:
