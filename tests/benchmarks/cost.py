@@ -26,7 +26,7 @@ from typing import Any
 
 from dray.planner import catalogue
 from dray.planner.catalogue import HostedPrice, hosted_prices, load_catalogue
-from dray.planner.cost import Demand, Plan, PlanLimits, plans
+from dray.planner.cost import Demand, Interval, Plan, PlanLimits, plans
 from dray.planner.models import model_facts
 from tests.benchmarks import results
 from tests.benchmarks.results import Report, Table, Target, number
@@ -53,6 +53,11 @@ class Setting:
     spot: bool = False
 
 
+def per_thousand(plan: Plan) -> Interval:
+    """Dollars of a thousand requests."""
+    return plan.dollars.scaled(1e3 / plan.rows)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A job, and the cheapest plan for it."""
@@ -65,7 +70,7 @@ class Case:
     @property
     def dollars(self) -> float:
         """Of a thousand requests, in the likely case."""
-        return self.plan.dollars_per_thousand_requests.likely
+        return per_thousand(self.plan).likely
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +198,7 @@ def _plans(found: Sequence[Case]) -> Table:
 
 
 def _interval(plan: Plan) -> str:
-    dollars = plan.dollars_per_thousand_requests
+    dollars = per_thousand(plan)
     return f"{dollars.likely:.3f} ({dollars.low:.3f}..{dollars.high:.3f})"
 
 
@@ -253,7 +258,7 @@ def _raw(one: Beside) -> dict[str, Any]:
         "setting": asdict(case.setting),
         "plan": case.plan.name,
         "requests_per_second": asdict(case.plan.requests_per_second),
-        "dollars_per_thousand": asdict(case.plan.dollars_per_thousand_requests),
+        "dollars_per_thousand": asdict(per_thousand(case.plan)),
         "hosted_dollars_per_thousand": one.hosted,
         "times": one.times,
         "published": one.published,

@@ -53,11 +53,6 @@ class Plan:
         return self.dollars.scaled(1e6 / self.tokens)
 
     @property
-    def dollars_per_thousand_requests(self) -> Interval:
-        """Dollars per thousand requests."""
-        return self.dollars.scaled(1e3 / self.rows)
-
-    @property
     def name(self) -> str:
         """A short name: machines, market, parallelism, formats, engine settings."""
         one = self.setting

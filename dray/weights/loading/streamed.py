@@ -39,7 +39,6 @@ _TORCH = {
 class LoadStats:
     """How a load went. ``waited`` is the part of ``seconds`` in which bytes had not arrived yet."""
 
-    copied: int = 0  # tensors that do not start where their type wants it
     seconds: float = 0.0
     waited: float = 0.0
 
@@ -132,7 +131,6 @@ class StreamedWeights:
         if count == 0:
             return torch.empty(shape, dtype=dtype)
         if start % size:  # the processor, or PyTorch's kernels, may want aligned addresses
-            self.stats.copied += 1
             piece = bytearray(mapping[start : start + count * size])
             return torch.frombuffer(piece, dtype=dtype).view(shape)
         return torch.frombuffer(mapping, dtype=dtype, count=count, offset=start).view(shape)

@@ -124,7 +124,7 @@ def test_row_03_offsets_that_cannot_be(
     refused_before_it_is_fetched(server, cache, rf"model-2\.safetensors: .*{says}")
 
 
-def test_row_04_tensors_that_are_not_aligned_are_copied_and_counted(
+def test_row_04_tensors_that_are_not_aligned_are_copied(
     server: EmulatorProcess, origin: Path, cache: Path
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -141,7 +141,6 @@ def test_row_04_tensors_that_are_not_aligned_are_copied_and_counted(
     assert found["head"].data_ptr() % 4 == 0
     assert found["four"].numpy().tobytes() == b"abcd"
     assert found["embed"].dtype is torch.float32
-    assert weights.stats.copied == 1
     assert len(found) == 3
 
 
