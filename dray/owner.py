@@ -35,7 +35,7 @@ def owner_name() -> str:
     return f"{socket.gethostname()}/{pid}/{_started(pid)}/{unique}/{space.boot}/{space.namespace}"
 
 
-def told(owner: str) -> str:
+def owner_in_words(owner: str) -> str:
     """As people call it: ``process PID on HOST``; a name of another form as it is."""
     host, pid = [*owner.split("/"), ""][:2]
     return f"process {pid} on {host}" if pid.isdigit() else owner

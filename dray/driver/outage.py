@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dray.driver.events import Event, StoreAway, StoreBack, Warned
 from dray.errors import FencedError, JobPausedError, StoreError, StoreFatalError
 from dray.failures.causes import STORE_PATIENCE
-from dray.shard.untaken import ADVICE
+from dray.shard.commit_outage import ADVICE
 from dray.store import AttemptCause, Store
 
 SHORT_PATIENCE = 2.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dray.failures.causes import Decision
 from dray.failures.facts import Cause
-from dray.shard.untaken import Untaken
+from dray.shard.commit_outage import CommitOutage
 
 NO_WAIT_VARIABLE = "DRAY_NO_WAIT"
 """Set: tries follow each other at once, for tests."""
@@ -27,7 +27,7 @@ class Backoff:
     """When the store was first found away (monotonic); None since it last took a write."""
     unread_since: float | None = None
     """When the shard's requests were first found unreadable (monotonic); None since they last were read."""
-    untaken: Untaken = field(default_factory=Untaken)
+    outage: CommitOutage = field(default_factory=CommitOutage)
     """For how long the store answered, and took no row of the shard."""
 
     def note(self, decision: Decision, *, unread: bool = False, moved: bool = False) -> None:
@@ -44,7 +44,7 @@ class Backoff:
         self.delay = decision.delay
         if decision.cause is not Cause.STORE_TRANSIENT:
             self.answered()
-            self.untaken.taken()
+            self.outage.end()
         elif self.away_since is None:
             self.away_since = time.monotonic()
 
@@ -73,5 +73,5 @@ class Backoff:
         deadline = began + self.delay
         while (left := deadline - time.monotonic()) > 0 and not stopped():
             time.sleep(min(left, 1.0))
-        self.untaken.waited(time.monotonic() - began)
+        self.outage.waited(time.monotonic() - began)
         self.delay = 0.0

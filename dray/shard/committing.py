@@ -9,9 +9,9 @@ from dray import history
 from dray.engine.batches import too_large
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.requests.model import Outcome
+from dray.shard.commit_outage import CommitOutage
 from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.open_rows import Finished
-from dray.shard.untaken import Untaken
 from dray.store import CommitReceipt, ShardLease, Store
 from dray.triggers import Point, reach
 
@@ -21,17 +21,17 @@ T = TypeVar("T")
 class Commits:
     """Commits micro-batches under the lease of ``holder``; ``rows`` were committed so far."""
 
-    def __init__(self, store: Store, holder: ShardLeaseKeeper, untaken: Untaken) -> None:
+    def __init__(self, store: Store, holder: ShardLeaseKeeper, outage: CommitOutage) -> None:
         self._store = store
         self._holder = holder
-        self._untaken = untaken
+        self._outage = outage
         self.rows = 0
 
     def commit(self, batch: list[Outcome]) -> None:
         """Publish a micro-batch as soon as the store takes it.
 
         Meanwhile nothing more is fed, and the replica's finished rows wait in its own memory. A lock on the
-        table of results lets the lease be renewed all the time: that ends when ``untaken`` is too long.
+        table of results lets the lease be renewed all the time: that ends when ``outage`` is too long.
         """
         lease = self._holder.lease
         try:
@@ -40,7 +40,7 @@ class Commits:
             for part in _without_the_largest(batch):
                 self.commit(part)
             return
-        self._untaken.taken()
+        self._outage.end()
         self._holder.renewed()
         self._holder.obey(receipt.signals)
         self.rows += receipt.inserted
@@ -59,10 +59,10 @@ class Commits:
         while True:
             self._holder.check()
             try:
-                with self._untaken.trying():
+                with self._outage.trying():
                     return ask()
             except (StoreTransientError, StoreUnreachableError):
-                if self._untaken.too_long:
+                if self._outage.too_long:
                     raise  # else again: the store has waited between its own tries
 
 

@@ -20,13 +20,13 @@ from dray.requests.media.medium import MEDIA
 from dray.requests.model import Outcome
 from dray.requests.spool.spool import decode
 from dray.shard import budgets
+from dray.shard.commit_outage import CommitOutage, advised
 from dray.shard.committing import publish
 from dray.shard.media_files import MediaAwayError
 from dray.shard.open_rows import Finished, open_lines
 from dray.shard.placing import Place
 from dray.shard.pump import Fed
 from dray.shard.splitting import parts_of
-from dray.shard.untaken import Untaken, advised
 from dray.shard.verdicts import evidence, node_alive, verdict_on
 from dray.shard.work import AttemptEnd, AttemptResult, OpenWork, ShardReceipt
 from dray.store import AttemptCause, Charge, ShardLease, ShardSnapshot, Verdict, own_event
@@ -46,7 +46,7 @@ class Ending:
     fed: Fed
     tries: int
     unread_seconds: float
-    untaken: Untaken
+    outage: CommitOutage
 
     @property
     def node(self) -> str | None:
@@ -59,7 +59,10 @@ class Ending:
         return place_of(self.node, self.place.client.name)
 
     def of(self, error: BaseException) -> AttemptResult:
-        """Decide, and carry it out; without the store the lease is left to lapse."""
+        """Decide what follows from ``error``, and do it: release, split or refuse what is left of the shard.
+
+        Where the store does not answer, nothing is written: the shard's lease ends by itself.
+        """
         told = _told(error)
         try:
             verdict = self._verdict(told) if told.sign in _DEATHS else None
@@ -83,8 +86,8 @@ class Ending:
         )
 
     def _without_store(self, told: ErrorFacts, error: BaseException) -> AttemptResult:
-        untaken = 0.0 if _is_unread(error) else self.untaken.seconds
-        decision = advised(decide(told, Facts(untaken_seconds=untaken, tries=self.tries)))
+        outage = 0.0 if _is_unread(error) else self.outage.seconds
+        decision = advised(decide(told, Facts(untaken_seconds=outage, tries=self.tries)))
         return AttemptResult(how=AttemptEnd.INTERRUPTED, decision=decision, note="the store is away")
 
     def _decide(
@@ -96,7 +99,7 @@ class Ending:
             self._facts(snapshot, verdict),
             expired=isinstance(error, ExpiredError) or snapshot.signals.expired,
             store_seconds=self.unread_seconds if unread else 0.0,
-            untaken_seconds=0.0 if unread else self.untaken.seconds,
+            untaken_seconds=0.0 if unread else self.outage.seconds,
         )
         decision = decide(told, facts)
         if unread and decision.cause in (Cause.STORE_TRANSIENT, Cause.STORE_FATAL):  # not cancelled

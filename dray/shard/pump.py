@@ -10,13 +10,13 @@ from functools import partial
 from dray.engine.client import ReplicaClient
 from dray.requests.model import Outcome
 from dray.requests.spool.spool import index_of
+from dray.shard.commit_outage import CommitOutage
 from dray.shard.committing import Commits
 from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.media_rows import files_named_in, with_media_files
 from dray.shard.open_rows import OpenLines, Rows, open_lines
 from dray.shard.placing import Place
 from dray.shard.proof import proof_session, prove
-from dray.shard.untaken import Untaken
 from dray.shard.work import OpenWork, ShardReceipt
 from dray.store import ShardLease
 from dray.triggers import Point, reach
@@ -31,9 +31,10 @@ FEED_BYTES = 256 * 1024 * 1024
 
 @dataclass
 class Fed:
-    """How far an attempt came: the position after the last row that was fed, None before the first.
+    """How far one attempt has fed its shard to the replica: if it fails, `Ending` looks there for the cause.
 
-    ``proven`` says that the engine had answered a request of dray's own before the first row.
+    ``position`` is that after the last row that was fed; None until one is. ``proven`` says that the engine
+    answered a test request of dray's own first: it worked before it had any row of the shard.
     """
 
     position: int | None = None
@@ -53,10 +54,12 @@ class Window:
         return cls(int(FEED_AHEAD * max_num_seqs), 2 * FEED_BYTES // max(slots, 2))
 
 
-def run_shard(work: OpenWork, lease: ShardLease, place: Place, fed: Fed, untaken: Untaken) -> ShardReceipt:
+def run_shard(
+    work: OpenWork, lease: ShardLease, place: Place, fed: Fed, outage: CommitOutage
+) -> ShardReceipt:
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
-    ``fed`` is kept up to date, and ``untaken`` goes on from attempt to attempt. A suspect's engine answers a
+    ``fed`` is kept up to date, and ``outage`` goes on from attempt to attempt. A suspect's engine answers a
     request of dray's own first.
 
     Raises:
@@ -71,7 +74,7 @@ def run_shard(work: OpenWork, lease: ShardLease, place: Place, fed: Fed, untaken
     try:
         say = partial(_say, replica, lease)
         with ShardLeaseKeeper(store, lease, on_stop=abort, say=say) as holder:
-            commits = Commits(store, holder, untaken)
+            commits = Commits(store, holder, outage)
             chunk_rows = min(FEED_ROWS, place.seqs)
             lines = open_lines(work.shard, commits.finished(), work.objects, chunk_rows=chunk_rows)
             rows = _with_media(lines, work, holder)
@@ -86,7 +89,7 @@ def run_shard(work: OpenWork, lease: ShardLease, place: Place, fed: Fed, untaken
         raise
     last_commit = time.time() if commits.rows else None
     reach(Point.FINISH_BEFORE)
-    with untaken.trying():
+    with outage.trying():
         store.finish_shard(lease)
     reach(Point.FINISH_AFTER)
     return ShardReceipt(

@@ -23,7 +23,7 @@ from dray.owner import owner_name
 from dray.places import lane_of
 from dray.shard.attempt import attempt
 from dray.shard.backoff import Backoff
-from dray.shard.untaken import advised
+from dray.shard.commit_outage import advised
 from dray.shard.work import AttemptEnd, AttemptResult, OpenWork, Replicas, ShardReceipt, ShardWork
 from dray.store import Store, open_store
 
@@ -100,7 +100,7 @@ def _attempt(
         OpenWork.of(work, store=store, replicas=replicas, owner=owner_name()),
         tries=backoff.tries,
         unread_seconds=backoff.unread_seconds,
-        untaken=backoff.untaken,
+        outage=backoff.outage,
         on_answer=backoff.answered,
         on_start=lambda replica: say(f"shard {work.shard.number}: on {lane_of(replica)}"),
     )

@@ -101,7 +101,10 @@ class Drafts:
         return self._settled[name]
 
     def settle(self) -> dict[str, FileInfo]:
-        """Make all drafts last, while none has its name: a full disk says so now."""
+        """Write all drafts out to their storage, under names of their own; returns the files by their names.
+
+        Where a disk is full, this fails: no file has its final name yet, and none was replaced.
+        """
         return {name: self.finish(name) for name in self._drafts}
 
     def publish(self, record: Callable[[Mapping[str, FileInfo]], None] = lambda _infos: None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, case, delete, exists, false, func, or_, select, true, update
 
 from dray.errors import CancelledError, FencedError, JobBusyError, UnknownJobError
-from dray.owner import told
+from dray.owner import owner_in_words
 from dray.store import routing
 from dray.store.attempt_causes import AttemptCause
 from dray.store.attempts import close_attempts
@@ -160,9 +160,9 @@ def _refuse_if_busy(tx: Tx, seen: Job, free: ColumnElement[bool]) -> None:
     if row is not None:
         where = store_option(tx.connection.engine.url)
         raise JobBusyError(
-            f"job {seen.job_id!r} is being run by {told(row.driver_owner)}, whose lease has {row.left:.0f} s "
-            f"left unless renewed; `dray status {seen.job_id} --watch{where}` follows it, and `dray cancel "
-            f"{seen.job_id}{where}` stops it",
+            f"job {seen.job_id!r} is being run by {owner_in_words(row.driver_owner)}, whose lease has "
+            f"{row.left:.0f} s left unless renewed; `dray status {seen.job_id} --watch{where}` follows it, "
+            f"and `dray cancel {seen.job_id}{where}` stops it",
             left=float(row.left),
         )
 

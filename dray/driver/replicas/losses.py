@@ -39,8 +39,11 @@ _ROWS = 2  # of a shard, which counts its own: the driver judges engines, and re
 
 
 @dataclass(kw_only=True)
-class _Open:
-    """A loss that is not judged yet. The cluster may need some seconds to say how a process died."""
+class _UnjudgedLoss:
+    """A replica that died, and has no verdict yet: why it died may be known only some seconds later.
+
+    Ray says what became of its process. ``witnesses`` are the shard tasks that used it, with what they saw.
+    """
 
     loss: Loss
     since: float = field(default_factory=time.monotonic)
@@ -73,13 +76,13 @@ class Losses:
     def __init__(self, lease: JobLease, emit: Callable[[Event], None]) -> None:
         self._lease = lease
         self._emit = emit
-        self._open: list[_Open] = []
+        self._open: list[_UnjudgedLoss] = []
         self._gone: set[str] = set()
         self.failure: DrayError | None = None
 
     def add(self, losses: Collection[Loss]) -> None:
         """These died."""
-        self._open += [_Open(loss=loss) for loss in losses]
+        self._open += [_UnjudgedLoss(loss=loss) for loss in losses]
 
     def judge(self, store: Store) -> None:
         """Judge those of which enough is known. The next call judges those that time does not suffice for.

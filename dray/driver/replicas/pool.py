@@ -243,7 +243,10 @@ class ReplicaPool:
                 self._lanes.want(replica.lane)
 
     def wait_on(self) -> None:
-        """More of the model came: replicas that start have all of their time from now on."""
+        """Restart the time limit of all replicas that are starting.
+
+        The driver calls this when a node has more of the model's weights: such replicas wait for them.
+        """
         for replica in self._in(ReplicaState.STARTING):
             replica.placed = replica.placed and self.watched()
 

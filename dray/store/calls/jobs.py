@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from dray.errors import JobBusyError
-from dray.owner import told
+from dray.owner import owner_in_words
 from dray.store import deletion, jobs
 from dray.store.calls.base import Calls
 from dray.store.database.connection import Tx
@@ -178,7 +178,7 @@ class JobCalls(Calls):
         buried = self._write(lambda tx: deletion.bury(tx, seen, burial, seize=seize))
         if buried is None:
             where = self._read(lambda tx: store_option(tx.connection.engine.url))
-            driver = told(self.get_job(job_id).driver or "a driver")
+            driver = owner_in_words(self.get_job(job_id).driver or "a driver")
             raise JobBusyError(
                 f"job {job_id!r} is being run by {driver}; stop it first, "
                 f"for example with `dray cancel {job_id}{where}`"

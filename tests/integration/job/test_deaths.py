@@ -21,9 +21,9 @@ from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.kinds import Kind
 from dray.requests.sources import RowDefaults, source_of
+from dray.shard.commit_outage import CommitOutage
 from dray.shard.placing import Place
 from dray.shard.pump import Fed, run_shard
-from dray.shard.untaken import Untaken
 from dray.shard.work import OpenWork
 from dray.store import AttemptCause, open_store
 from tests.support.command import Command, committed, prefect_api, run_arguments, write_requests
@@ -131,7 +131,7 @@ def _answers_without_ray(requests: Path, output: Path) -> bytes:
             assert lease is not None
             work = OpenWork(job=job.lease, shard=shard, store=store, replicas=_One(replica), owner="test")
             place = Place(client=replica, node=None, host="here", seqs=16, slots=2)
-            run_shard(work, lease, place, Fed(), Untaken())
+            run_shard(work, lease, place, Fed(), CommitOutage())
     replica.stop()
     finalise_job(job, Timeline())
     return (output / "output.jsonl").read_bytes()

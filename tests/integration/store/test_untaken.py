@@ -24,7 +24,7 @@ from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.kinds import Kind
 from dray.requests.sources import RowDefaults
-from dray.shard import lease, untaken
+from dray.shard import commit_outage, lease
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.task import TaskResult, try_once
 from dray.shard.work import ShardWork
@@ -64,7 +64,7 @@ def _locked(url: str, lock: str) -> Iterator[None]:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """All limits shortened."""
-    for module in (untaken, rules):
+    for module in (commit_outage, rules):
         monkeypatch.setattr(module, "STORE_PATIENCE", LIMIT)
     monkeypatch.setattr(connection, "LOCK_SECONDS", 0.2)
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
@@ -197,7 +197,7 @@ def test_locks_that_come_and_go_pause_nothing(
     job: Job, store_url: str, placed: list[Callable[[], None]]
 ) -> None:
     """Each has a clock of its own: rows are taken between them."""
-    job.backoff.untaken.seconds = LIMIT - 0.5
+    job.backoff.outage.seconds = LIMIT - 0.5
     held = _locked(store_url, "IMMEDIATE" if not store_url.startswith("postgresql") else "EXCLUSIVE")
 
     def hold() -> None:
@@ -208,7 +208,7 @@ def test_locks_that_come_and_go_pause_nothing(
     receipt = job.run().receipt
     assert receipt is not None
     assert receipt.rows == ROWS
-    assert job.backoff.untaken.seconds == 0.0
+    assert job.backoff.outage.seconds == 0.0
 
 
 def test_a_read_that_waits_for_a_lock_leaves_no_process_behind(

@@ -25,7 +25,7 @@ from dray.failures.facts import Facts
 from dray.failures.foreign import FOREIGN, Sign
 from dray.failures.rules import RULES, Rule
 from dray.failures.signs import OURS
-from dray.shard import ending, untaken
+from dray.shard import commit_outage, ending
 from dray.shard.backoff import Backoff
 from dray.store import Notice, open_store
 from dray.store.database import sqlite_file
@@ -169,7 +169,7 @@ def _fails_by(error: Exception) -> Callable[[ThreadReplica], None]:
 def _short_patience() -> Iterator[None]:
     """The half hour for which a store may be away is over soon."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (untaken, rules):
+        for module in (commit_outage, rules):
             patch.setattr(module, "STORE_PATIENCE", PATIENCE)
         patch.setattr(sqlite_file, "BUSY_SECONDS", PATIENCE)
         yield

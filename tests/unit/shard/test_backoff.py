@@ -65,26 +65,26 @@ def test_only_tries_in_vain_and_the_waits_between_them_count_against_a_store(
     """A shard may wait for hours for a replica between two commits that the store did not take."""
     monkeypatch.delenv(NO_WAIT_VARIABLE, raising=False)
     backoff = Backoff()
-    untaken = backoff.untaken
+    outage = backoff.outage
     backoff.delay = 0.05
     backoff.wait(lambda: False)
-    with untaken.trying():
+    with outage.trying():
         time.sleep(0.05)
-    assert untaken.seconds == 0.0
-    with pytest.raises(StoreTransientError), untaken.trying():
+    assert outage.seconds == 0.0
+    with pytest.raises(StoreTransientError), outage.trying():
         time.sleep(0.05)
         raise StoreTransientError("x")
-    tried = untaken.seconds
+    tried = outage.seconds
     assert tried >= 0.05
     time.sleep(0.05)
-    assert untaken.seconds == tried
+    assert outage.seconds == tried
     backoff.delay = 0.05
     backoff.wait(lambda: False)
-    assert untaken.seconds >= tried + 0.05
+    assert outage.seconds >= tried + 0.05
     backoff.note(_decision(StoreTransientError("x")))
-    assert untaken.seconds > 0.0
+    assert outage.seconds > 0.0
     backoff.note(_decision(ReplicaLostError("x")))
-    assert untaken.seconds == 0.0
+    assert outage.seconds == 0.0
 
 
 def test_waits_are_kept_between_attempts_and_end_early_when_nobody_wants_more(

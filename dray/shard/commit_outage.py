@@ -20,11 +20,12 @@ ADVICE = (
 
 
 @dataclass
-class Untaken:
-    """The seconds in which a shard's rows were to be committed, and could not be.
+class CommitOutage:
+    """For how long the store has answered, and yet refused the commits of one shard's rows.
 
-    Tries in vain count, and the waits between them. Time in which there was nothing to commit does not: a
-    shard may wait for hours for a replica, or for an answer.
+    ``seconds`` adds up the tries that failed, and the waits between them. Time without anything to commit
+    does not count: a shard may wait for hours for a replica, or for an answer. An outage goes on from attempt
+    to attempt at the shard. It ends with a commit that succeeds, or an attempt that fails of another cause.
     """
 
     seconds: float = 0.0
@@ -49,7 +50,7 @@ class Untaken:
         if self.seconds:
             self.seconds += seconds
 
-    def taken(self) -> None:
+    def end(self) -> None:
         """The store took rows, or something else ended the attempt: the next time has a clock of its own."""
         self.seconds = 0.0
 
