@@ -14,8 +14,8 @@ from dray.storage import folders
 from dray.storage.draft import DraftGoneError, Stage
 from dray.storage.drafts import Drafts, withdraw
 from dray.storage.files import FileInfo, writing
-from dray.storage.same_place import same_place
 from dray.storage.s3_uploads import abort, end_unfinished, unfinished_outputs
+from dray.storage.same_place import same_place
 from dray.store import Store
 from dray.store.lasting_info import OF_OTHERS, UPLOADS
 
