@@ -243,10 +243,7 @@ class ReplicaPool:
                 self._lanes.want(replica.lane)
 
     def wait_on(self) -> None:
-        """Restart the time limit of all replicas that are starting.
-
-        The driver calls this when a node has more of the model's weights: such replicas wait for them.
-        """
+        """A node has more of the model's weights: the time limit of replicas that start begins anew."""
         for replica in self._in(ReplicaState.STARTING):
             replica.placed = replica.placed and self.watched()
 
