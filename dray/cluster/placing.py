@@ -152,14 +152,16 @@ def expected_replicas(
 def shrunk(spec: EngineSpec, steps: int, max_num_seqs: int) -> EngineSpec:
     """The spec with half as much at a time for each step, after memory did not suffice.
 
-    ``max_num_seqs`` is what the engine ran with before, 0 where none came so far.
+    ``max_num_seqs`` is what the engine ran with before, 0 where none came so far. The engine itself sees to
+    it that a step holds what its model reads whole: only there the model's files are at hand.
     """
     if not steps:
         return spec
     given = dict(spec.arguments)
+    tokens = 0
     seqs = int(given.get("max_num_seqs") or max_num_seqs or USUAL_SEQS)
     given["max_num_seqs"] = max(1, seqs >> steps)
     if spec.name == "vllm" and spec.kind.engine.splits_prompts:
         tokens = int(given.get("max_num_batched_tokens") or _USUAL_TOKENS)
         given["max_num_batched_tokens"] = max(given["max_num_seqs"], tokens >> steps)
-    return replace(spec, arguments=given)
+    return replace(spec, arguments=given, tokens_before=tokens)

@@ -27,7 +27,8 @@ class EngineSpec:
     fit into the context. An engine that holds requests and gets no further with
     them for ``stall_seconds`` is ended. The job's options ask for ``media``, so a node without the
     libraries for them is refused. ``tuning`` has the engine find its best limits on its first rows. Of an
-    engine on several nodes, ``rank`` says which of them this is.
+    engine on several nodes, ``rank`` says which of them this is. ``tokens_before`` is what a step had before
+    memory did not suffice and dray halved it; 0 where it did not.
     """
 
     name: str
@@ -44,6 +45,7 @@ class EngineSpec:
     tuning: Tuning | None = None
     media: frozenset[Medium] = frozenset()
     rank: NodeRank | None = None
+    tokens_before: int = 0
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 

@@ -41,12 +41,25 @@ def limits_of(limits: PlanLimits, arguments: Mapping[str, Any]) -> PlanLimits:
     return replace(limits, **named)
 
 
-def with_weights(limits: PlanLimits, arguments: Mapping[str, Any], model: ModelFacts) -> PlanLimits:
-    """The limits, with the format that ``quantization`` makes of the weights as the engine loads them.
+def limits_for(limits: PlanLimits, arguments: Mapping[str, Any], model: ModelFacts) -> PlanLimits:
+    """The limits, with what the model and the arguments say together.
 
     Raises:
-        ConfigError: a plan does not know that format.
+        ConfigError: a plan does not know the format of the weights that the arguments name.
     """
+    return _with_weights(_with_tokens(limits, arguments, model), arguments, model)
+
+
+def _with_tokens(limits: PlanLimits, arguments: Mapping[str, Any], model: ModelFacts) -> PlanLimits:
+    """With steps that hold what the model reads whole, where the user does not name their tokens."""
+    if arguments.get("max_num_batched_tokens") is not None:
+        return limits
+    enough = dict.fromkeys(max(one, model.least_tokens) for one in limits.max_num_batched_tokens)
+    return replace(limits, max_num_batched_tokens=tuple(enough))
+
+
+def _with_weights(limits: PlanLimits, arguments: Mapping[str, Any], model: ModelFacts) -> PlanLimits:
+    """With the format that ``quantization`` makes of the weights as the engine loads them."""
     method = arguments.get("quantization")
     if method is None or limits.weights or model.quantized:  # a quantized checkpoint stays as it is
         return limits

@@ -21,7 +21,7 @@ from dray.planner.cost.limits import allowed
 from dray.planner.efficiencies import learned, learned_lengths, with_starts
 from dray.planner.models import ModelFacts, read_model
 from dray.planner.workload import Counting, InputLines, Learned, Lengths, TokenizerAt, Workload, estimate
-from dray.planning.arguments import whole, with_weights
+from dray.planning.arguments import limits_for, whole
 from dray.planning.measured import efficiencies_in
 from dray.planning.request import PlanRequest
 from dray.requests.shape import LOOKED_AT, shape_of_rows
@@ -146,7 +146,7 @@ def plan_job(
         demand,
         model,
         _catalogue(request, known),
-        with_weights(request.limits(), request.arguments, model),
+        limits_for(request.limits(), request.arguments, model),
         today=today,
         phi=_doubted(_phi(known, model), workload.input_error),
     )

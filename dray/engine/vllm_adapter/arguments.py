@@ -27,7 +27,7 @@ from dray.engine.vllm_adapter.media.images import THREADS as IMAGE_THREADS
 from dray.engine.vllm_adapter.media.images import WITHOUT_LIST
 from dray.engine.weight_formats import formats_of, tokenizer_of
 from dray.errors import ConfigError
-from dray.planner.models import KV_BYTES, kv_format, read_model
+from dray.planner.models import KV_BYTES, kv_format, least_tokens, read_model
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +136,7 @@ def engine_arguments(
         "allowed_media_domains": ["nothing.invalid"],  # rows make vLLM fetch nothing
         **model,
     }
+    given |= enough_tokens(spec, arguments["model"])
     arguments |= spec.kind.engine.arguments
     arguments |= _place(spec)
     arguments |= _cpu_defaults(arguments["model"], given) if cpu else _share_of_a_gpu(spec, given)
@@ -203,6 +204,14 @@ def refused_arguments() -> Iterator[None]:
         if _NOT_IMPORTED in said and find_spec("torchvision") is None:
             said += _TORCHVISION
         raise ConfigError(f"vLLM cannot run this model with these engine arguments: {said}") from error
+
+
+def enough_tokens(spec: EngineSpec, model: str) -> dict[str, int]:
+    """Of a step that dray halved: as many as the model needs to start, but no more than it had before."""
+    if not spec.tokens_before:
+        return {}
+    needed = min(spec.tokens_before, least_tokens(_config_of(model)))
+    return {"max_num_batched_tokens": max(spec.arguments["max_num_batched_tokens"], needed)}
 
 
 def _share_of_a_gpu(spec: EngineSpec, given: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from dray.planner.models.facts import ModelFacts, Part, Role
 from dray.planner.models.formats import FORMATS, KV_BYTES, kv_format
 from dray.planner.models.reading import model_facts, read_model, unknown_family
+from dray.planner.models.whole_media import least_tokens
 
 __all__ = [
     "read_model",
@@ -13,5 +14,6 @@ __all__ = [
     "FORMATS",
     "KV_BYTES",
     "kv_format",
+    "least_tokens",
     "unknown_family",
 ]

@@ -51,7 +51,8 @@ class ModelFacts:
     token passes through in the MLP of a mean layer, chosen experts included. ``dtype``: the number format
     that it computes in, and keeps states in; ``kv_format`` is that of its KV cache. ``widths`` are those of
     the MLPs that tensor parallelism splits; each rank's share of one must be a multiple of ``block``. The
-    engine takes requests of ``max_length`` tokens; ``max_model_len`` may name up to ``most_length``.
+    engine takes requests of ``max_length`` tokens; ``max_model_len`` may name up to ``most_length``. A step
+    has to hold ``least_tokens``.
     """
 
     name: str
@@ -74,6 +75,7 @@ class ModelFacts:
     kv_format: str = "bf16"
     widths: tuple[int, ...] = ()
     block: int = 1
+    least_tokens: int = 1
     notes: tuple[str, ...] = ()
 
     @property

@@ -18,6 +18,7 @@ from dray.planner.models.formats import FORMATS, TORCH_NAMES, Format
 from dray.planner.models.parts import parts_of
 from dray.planner.models.positions import lengths_of
 from dray.planner.models.quantization import quantization_of
+from dray.planner.models.whole_media import least_tokens
 
 _TOWERS = ("vision_config", "audio_config")
 _SENTENCES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -108,6 +109,7 @@ def model_facts(config: Mapping[str, Any], *, file: str = "config.json", name: s
         kv_format=(quantization and quantization.kv) or ("fp32" if stored.name == "fp32" else "bf16"),
         widths=tuple(width for width in decoder.widths if width),
         block=quantization.block if quantization else 1,
+        least_tokens=least_tokens(config),
         notes=_notes(outer),
     )
 

@@ -1,12 +1,15 @@
-"""Replicas that share a GPU: each engine is told to take its part of the memory."""
+"""What an engine is told of its memory: a replica's part of a GPU, and steps that memory suffices for."""
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dray.cluster.placing import shrunk
 from dray.engine.protocol import EngineSpec
 from dray.kinds import Kind
 
@@ -31,6 +34,15 @@ def test_a_part_of_a_gpu_is_a_part_of_its_memory(gpus: float, share: float) -> N
 @pytest.mark.parametrize("gpus", [None, 0.0, 1.0, 2.0])
 def test_whole_gpus_are_left_to_vllm(gpus: float | None) -> None:
     assert "gpu_memory_utilization" not in arguments(gpus)
+
+
+def test_a_step_that_memory_did_not_suffice_for_still_holds_a_video(tmp_path: Path) -> None:
+    from dray.engine.vllm_adapter.arguments import engine_arguments
+
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "paligemma"}))
+    spec = EngineSpec(name="vllm", model=str(tmp_path), kind=Kind.COMPLETION)
+    given = engine_arguments(shrunk(spec, 2, 64), {"model": str(tmp_path)}, cpu=False)
+    assert given["max_num_batched_tokens"] == 4096
 
 
 def test_what_a_user_says_of_memory_stays() -> None:

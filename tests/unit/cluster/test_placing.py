@@ -76,6 +76,13 @@ def test_a_step_halves_what_runs_at_a_time() -> None:
     assert shrunk(SIMULATED, 9, 64).arguments == {"max_num_seqs": 1}
 
 
+def test_an_engine_hears_what_a_step_had_before_it_was_halved() -> None:
+    """A model that reads images whole keeps enough of it to start: its engine knows the model."""
+    own = replace(VLLM, arguments={"max_num_batched_tokens": 3000})
+    assert (shrunk(VLLM, 2, 64).tokens_before, shrunk(own, 1, 64).tokens_before) == (8192, 3000)
+    assert (shrunk(VLLM, 0, 64).tokens_before, shrunk(SIMULATED, 2, 64).tokens_before) == (0, 0)
+
+
 def test_what_configures_engines_goes_along_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("DRAY_STORE_URL", "postgresql://u:secret@h/d")

@@ -30,6 +30,7 @@ from dray.planning.wording import HEADER, lines_of, markdown_of, refusal_lines, 
 from dray.requests.shape import shape_of_rows
 from dray.requests.sources import source_of
 from dray.store import Efficiency, open_store
+from tests.support.hybrid_configs import GEMMA4_31B
 from tests.support.model_configs import LLAMA_70B
 
 pytestmark = pytest.mark.unit
@@ -439,6 +440,16 @@ def test_engine_arguments_of_the_run_bind_its_plan(
     assert found
     for name, value in kept.items():
         assert {getattr(plan.setting, name) for plan in found} == {value}
+
+
+def test_a_step_of_a_model_that_reads_videos_whole_holds_one(rows: Path, model: Path) -> None:
+    """vLLM starts no Gemma 4 whose step has fewer tokens than its longest video, 2,496 of them."""
+    sees = GEMMA4_31B["text_config"] | {"use_bidirectional_attention": "vision"}
+    (model / "config.json").write_text(json.dumps(GEMMA4_31B | {"text_config": sees}))
+    found = planned(rows, model, hardware="h200")
+    assert {plan.setting.max_num_batched_tokens for plan in found.found.plans} == {4096, 8192}
+    named = planned(rows, model, hardware="h200", arguments={"max_num_batched_tokens": 3000})
+    assert {plan.setting.max_num_batched_tokens for plan in named.found.plans} == {3000}
 
 
 def test_rows_that_repeat_an_id_are_said(rows: Path, model: Path) -> None:
