@@ -13,7 +13,7 @@ from dray.engine.chat_template import with_template_text
 from dray.errors import ConfigError, InputError
 from dray.job.options.plan_file import OVERRIDES, identity_of
 from dray.job.options.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
-from dray.kinds import KINDS, kind_named
+from dray.kinds import KINDS, Kind, kind_named
 from dray.machine import installed_version
 from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
 from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, plans, prior
@@ -32,6 +32,7 @@ from dray.store import Efficiency
 from dray.weights.source.configuration import configuration_of
 
 Say = Callable[[str], None]
+_TOKENS = "max_num_batched_tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class JobPlan:
     """What a job asks for, and the configurations that can run it, the cheapest first.
 
     ``identity`` tells an input or model that has changed since. ``notes`` say what makes figures unsure.
+    ``names_tokens``: plans say how many tokens a step has.
     """
 
     model: ModelFacts
@@ -69,6 +71,7 @@ class JobPlan:
     identity: Mapping[str, str]
     day: date
     notes: tuple[str, ...]
+    names_tokens: bool = True
 
     @property
     def best(self) -> list[Plan]:
@@ -79,6 +82,19 @@ class JobPlan:
     def why(self) -> str:
         """One sentence: why the first plan is first, or why there is none."""
         return self.found.why
+
+    def arguments_of(self, plan: Plan) -> dict[str, int]:
+        """The engine arguments of a plan, as ``dray run`` takes them.
+
+        Where a step has to hold a whole prompt, vLLM refuses fewer tokens than the longest one may have, and
+        chooses enough itself where nothing names a number.
+        """
+        said = plan.setting.arguments
+        return said if self.names_tokens else {k: v for k, v in said.items() if k != _TOKENS}
+
+    def _as_json(self, plan: Plan) -> dict[str, Any]:
+        share = {"gpu_memory_utilization": plan.setting.gpu_memory_utilization}
+        return _plan(plan) | {"engine_arguments": self.arguments_of(plan) | share}
 
     def hosted_dollars(self) -> list[tuple[HostedPrice, float]]:
         """What hosted batch APIs charge for the same tokens, the cheapest first."""
@@ -91,9 +107,9 @@ class JobPlan:
             "day": self.day.isoformat(),
             "model": {"name": self.model.name, "format": self.model.format},
             "workload": _plain(asdict(self.workload)),
-            "plans": [_plan(one) for one in self.best],
+            "plans": [self._as_json(one) for one in self.best],
             "why": self.why,
-            "nearest": [_plan(one) for one in self.found.nearest],
+            "nearest": [self._as_json(one) for one in self.found.nearest],
             "hosted": [
                 {"name": one.name, "dollars": cost, "date": one.date.isoformat(), "source": one.source}
                 for one, cost in self.hosted_dollars()
@@ -134,7 +150,7 @@ def plan_job(
     source = request.rows.source(inputs_of(request.input))
     defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())
     lines = InputLines(source, defaults, overrides=request.overrides, options=objects, say=say)
-    _refuse_sound(request, lines)
+    kind = _kind(request, lines)
     with configuration_of(place.uri, place.objects or objects) as folder:
         config, model = (folder / "config.json").read_bytes(), _model(folder, request.arguments)
         known = _with_lengths(known, model, lines)
@@ -159,6 +175,7 @@ def plan_job(
         identity=_identity(request, source, defaults, config, objects),
         day=today,
         notes=(*notes, *_refused(lines), *_notes(workload, model, known.lengths, request)),
+        names_tokens=kind.engine.splits_prompts or request.arguments.get(_TOKENS) is not None,
     )
 
 
@@ -174,7 +191,7 @@ def _without_cache(request: PlanRequest) -> bool:
     return request.arguments.get("enable_prefix_caching") is False
 
 
-def _refuse_sound(request: PlanRequest, lines: InputLines) -> None:
+def _kind(request: PlanRequest, lines: InputLines) -> Kind:
     """One job runs one kind of engine: what the user says tells, or the first row of a batch file."""
     kind = kind_named(request.rows.kind)
     if kind.sound is None and (first := next(iter(lines), None)) is not None:
@@ -184,6 +201,7 @@ def _refuse_sound(request: PlanRequest, lines: InputLines) -> None:
             "dray plan cannot price transcriptions and translations of sound: it does not know what their "
             "encoders cost, nor how long answers will be; dray run needs no plan"
         )
+    return kind
 
 
 def _identity(
@@ -317,7 +335,6 @@ def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, reque
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    one = plan.setting
     return {
         "name": plan.name,
         "instance": plan.instance.name,
@@ -335,8 +352,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "phases": {**asdict(plan.time), "total": plan.time.total},
         "bill": {**asdict(plan.bill), "total": plan.bill.total},
         "phi": asdict(plan.phi),
-        "weights": one.weights,
-        "engine_arguments": {**one.arguments, "gpu_memory_utilization": one.gpu_memory_utilization},
+        "weights": plan.setting.weights,
         "notes": list(plan.notes),
     }
 

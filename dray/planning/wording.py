@@ -102,7 +102,7 @@ def warnings_of(found: JobPlan) -> list[str]:
 
 def settings_lines(found: JobPlan) -> list[str]:
     """The engine arguments of the first plan, as `dray run` takes them."""
-    arguments = found.best[0].setting.arguments if found.best else {}
+    arguments = found.arguments_of(found.best[0]) if found.best else {}
     given = " ".join(f"--engine-arg {name}={value}" for name, value in arguments.items() if value > 1)
     if not given:
         return []

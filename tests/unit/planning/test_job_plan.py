@@ -452,6 +452,21 @@ def test_a_step_of_a_model_that_reads_videos_whole_holds_one(rows: Path, model: 
     assert {plan.setting.max_num_batched_tokens for plan in named.found.plans} == {3000}
 
 
+@pytest.mark.parametrize(("arguments", "named"), [({}, None), ({"max_num_batched_tokens": 131072}, 131072)])
+def test_where_a_step_has_to_hold_a_whole_prompt_its_tokens_are_left_to_vllm(
+    rows: Path, model: Path, arguments: dict[str, Any], named: int | None
+) -> None:
+    """With 2,048, vLLM refused a model for embeddings that pools the mean, and takes longer prompts."""
+    body = {"input": list(range(2000)), "model": "m"}
+    lines = [{"custom_id": f"e{n}", "url": "/v1/embeddings", "body": body} for n in range(9)]
+    rows.write_text("\n".join(map(json.dumps, lines)))
+    found = planned(rows, model, hardware="l40s", arguments=arguments)
+    (told,) = (line for line in lines_of(found, most=1) if line.startswith("`dray run`"))
+    assert found.as_dict()["plans"][0]["engine_arguments"].get("max_num_batched_tokens") == named
+    assert ("max_num_batched_tokens" in told) is (named is not None)
+    assert "max_num_seqs" in told
+
+
 def test_rows_that_repeat_an_id_are_said(rows: Path, model: Path) -> None:
     """A run would refuse them only after the plan was made."""
     with rows.open("a") as file:
