@@ -121,7 +121,7 @@ def refusal_lines(found: JobPlan) -> list[str]:
     if found.found.plans or found.found.nearest:
         return []
     nearest: dict[str, Refusal] = {}
-    for one in sorted(found.found.refusals, key=lambda one: (not one.missing, one.missing)):
+    for one in sorted(found.found.refusals, key=lambda one: one.distance):
         nearest.setdefault(one.instance, one)
     return [f"{one.instance}: {one.reason}" for one in nearest.values()][:_REFUSALS]
 

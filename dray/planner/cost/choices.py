@@ -24,6 +24,11 @@ class Refusal:
     reason: str
     missing: float = 0.0
 
+    @property
+    def distance(self) -> tuple[bool, bool, float]:
+        """How far it is from running: what lacks memory first, then what hardware has enough devices for."""
+        return self.missing <= 0, self.setting is None, self.missing
+
 
 def settings(instance: Instance, model: ModelFacts, limits: PlanLimits, nodes: int = 1) -> Iterator[Setting]:
     """Every split and format that so many nodes have devices for, with the most sequences of the limits."""
@@ -115,10 +120,11 @@ def _unequal(model: ModelFacts, ranks: int) -> str | None:
     for heads in {heads for one in model.recurrent for heads in one.heads}:
         if heads % ranks:
             return f"{heads} heads of a recurrent layer's state cannot be split over {ranks} devices."
-    for width in model.widths:
-        if width % (ranks * model.block):
-            blocks = f" in blocks of {model.block}" if model.block > 1 else ""
-            return f"MLPs of {width:,}{blocks} cannot be split over {ranks} devices."
+    shares = [("MLPs", width, model.block) for width in model.widths]
+    for what, width, block in (*shares, ("Experts", model.expert_width, model.expert_block)):
+        if width % (ranks * block):
+            blocks = f" in blocks of {block}" if block > 1 else ""
+            return f"{what} of {width:,}{blocks} cannot be split over {ranks} devices."
     return None
 
 

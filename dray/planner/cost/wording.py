@@ -44,12 +44,12 @@ def nearest_sentence(fastest: Plan, cheapest: Plan, limits: PlanLimits) -> str:
 
 def nothing_fits(refusals: Sequence[Refusal]) -> str:
     """No configuration can run: the one that lacks the least memory, or another reason."""
-    short = [one for one in refusals if one.missing > 0]
-    if short:
-        nearest = min(short, key=lambda one: one.missing)
+    if not refusals:
+        return "No configuration can run. The catalogue is empty."
+    nearest = min(refusals, key=lambda one: one.distance)
+    if nearest.missing > 0:
         return f"The model fits nowhere. Nearest is {nearest.instance}: {nearest.reason}"
-    reason = refusals[0].reason if refusals else "The catalogue is empty."
-    return f"No configuration can run. {reason}"
+    return f"No configuration can run. {nearest.reason}"
 
 
 def _short(plan: Plan) -> str:

@@ -73,9 +73,13 @@ class Decoder:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the MLPs that tensor parallelism splits; 0 where there is none of the kind."""
-        experts = self.experts
-        return (self.width, experts.width, experts.shared_width) if experts.number else (self.width,)
+        """Of the MLPs that every token reads, and that tensor parallelism splits; 0 where there is none."""
+        return self.width, self.experts.shared_width
+
+    @property
+    def expert_input(self) -> int:
+        """The width that experts read."""
+        return self.experts.latent or self.hidden
 
     @property
     def dense_width(self) -> int:

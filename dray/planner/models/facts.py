@@ -50,9 +50,10 @@ class ModelFacts:
     ``sublayers``: mixers and MLPs; most layers have one of each. ``intermediate`` is the width that each
     token passes through in the MLP of a mean layer, chosen experts included. ``dtype``: the number format
     that it computes in, and keeps states in; ``kv_format`` is that of its KV cache. ``widths`` are those of
-    the MLPs that tensor parallelism splits; each rank's share of one must be a multiple of ``block``. The
-    engine takes requests of ``max_length`` tokens; ``max_model_len`` may name up to ``most_length``. A step
-    has to hold ``least_tokens``.
+    the MLPs that every token reads, and ``expert_width`` that of an expert: tensor parallelism splits them,
+    and each rank's share must be a multiple of ``block``, or of ``expert_block``. The engine takes requests
+    of ``max_length`` tokens; ``max_model_len`` may name up to ``most_length``. A step has to hold
+    ``least_tokens``.
     """
 
     name: str
@@ -75,6 +76,8 @@ class ModelFacts:
     kv_format: str = "bf16"
     widths: tuple[int, ...] = ()
     block: int = 1
+    expert_width: int = 0
+    expert_block: int = 1
     least_tokens: int = 1
     notes: tuple[str, ...] = ()
 

@@ -70,7 +70,7 @@ def _dense_mlp(decoder: Decoder) -> int:
 
 def _expert_matrices(decoder: Decoder) -> int:
     experts = decoder.experts
-    one = decoder.matrices * (experts.latent or decoder.hidden) * experts.width
+    one = decoder.matrices * decoder.expert_input * experts.width
     if decoder.family.expert_bias:
         one += 2 * experts.width + decoder.hidden
     return decoder.number(Mlp.EXPERTS) * experts.number * one

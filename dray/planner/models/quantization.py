@@ -23,7 +23,11 @@ _IGNORING = (
     "llm_int8_skip_modules",
 )
 _GROUPED = ("awq", "gptq", "awq_marlin", "gptq_marlin", "auto-round")
-"""Methods whose weights have a scale for each group of so many inputs; vLLM splits none of the groups."""
+"""Methods whose weights have a scale for each group of so many inputs; vLLM splits none of dense layers'."""
+_REFINED = ("fp8", *_GROUPED)
+"""Methods of which vLLM makes experts' blocks smaller where a rank's share has parts of them
+(``refine_fp8_moe_block_shape``, ``MoeWNA16Method``), down to 32. Of compressed-tensors it does not."""
+_SMALLEST = 32
 _ALGORITHMS = {
     "FP8": "fp8",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
@@ -38,7 +42,8 @@ class Quantization:
     """Linear layers are in ``format``, but for the modules that a pattern of ``ignored`` names.
 
     ``kv`` is the format of the KV cache that the checkpoint asks for, None where it asks for none. ``block``:
-    each rank's share of an MLP must be a multiple of it, for the scales.
+    each rank's share of an MLP must be a multiple of it, for the scales. ``refined``: vLLM makes smaller ones
+    of experts' blocks.
     """
 
     format: Format
@@ -46,6 +51,12 @@ class Quantization:
     head: bool = False
     kv: str | None = None
     block: int = 1
+    refined: bool = False
+
+    def expert_block(self, hidden: int) -> int:
+        """What each rank's share of an expert must be a multiple of; the expert reads ``hidden`` numbers."""
+        smaller = self.refined and self.block % _SMALLEST == 0 and hidden % _SMALLEST == 0
+        return _SMALLEST if smaller else self.block
 
     def share(self, modules: list[str]) -> float:
         """The share of these modules that is quantized."""
@@ -76,7 +87,12 @@ def quantization_of(config: Fields) -> Quantization | None:
         return None
     ignored = tuple(name for key in _IGNORING for name in found.strings(key))
     return Quantization(
-        _format(found), ignored, head=found.flag("lm_head"), kv=_kv_format(found), block=_block(found)
+        _format(found),
+        ignored,
+        head=found.flag("lm_head"),
+        kv=_kv_format(found),
+        block=_block(found),
+        refined=_is_refined(found),
     )
 
 
@@ -100,6 +116,13 @@ def _block(found: Fields) -> int:
     if str(found.get("quant_method") or "").lower() in _GROUPED:
         return max(1, _group_size(found))
     return 1
+
+
+def _is_refined(found: Fields) -> bool:
+    """By the method; blocks that are no squares stay as they are."""
+    size = found.get("weight_block_size")
+    square = not isinstance(size, list) or size == size[:1] * len(size)
+    return square and str(found.get("quant_method") or "").lower() in _REFINED
 
 
 def _block_of_group(found: Fields) -> Any:

@@ -109,6 +109,8 @@ def model_facts(config: Mapping[str, Any], *, file: str = "config.json", name: s
         kv_format=(quantization and quantization.kv) or ("fp32" if stored.name == "fp32" else "bf16"),
         widths=tuple(width for width in decoder.widths if width),
         block=quantization.block if quantization else 1,
+        expert_width=decoder.experts.width,
+        expert_block=quantization.expert_block(decoder.expert_input) if quantization else 1,
         least_tokens=least_tokens(config),
         notes=_notes(outer),
     )

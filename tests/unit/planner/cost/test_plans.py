@@ -22,7 +22,21 @@ pytestmark = pytest.mark.unit
 TODAY = date(2026, 11, 24)
 CATALOGUE = load_catalogue()
 FP8_BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+FP8_COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {
+        "group_0": {
+            "weights": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+        }
+    },
+}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
 JOB = Demand(rows=1_000_000, input_tokens=2000, output_tokens=100, hit_share=0.8)
+
+
+def _experts_of(width: int, quantization: dict[str, Any]) -> dict[str, Any]:
+    """Qwen3 235B with experts of this width."""
+    return QWEN3_235B_A22B | {"moe_intermediate_size": width, "quantization_config": quantization}
 
 
 def planned(config: dict[str, Any] = LLAMA_8B, demand: Demand = JOB, **limits: Any) -> Plans:
@@ -69,10 +83,17 @@ def test_a_checkpoint_of_fp32_runs_as_bf16_on_gpus_and_as_it_is_on_a_machine_at_
     ("config", "splits", "reason"),
     [
         (
-            QWEN3_235B_A22B | {"moe_intermediate_size": 2560, "quantization_config": FP8_BLOCKS},
+            LLAMA_8B | {"intermediate_size": 2560, "quantization_config": FP8_BLOCKS},
             {1, 2, 4},
-            "2,560",
+            "MLPs of 2,560",
         ),
+        (_experts_of(2560, FP8_COMPRESSED), {1, 2, 4}, "Experts of 2,560 in blocks of 128"),
+        (_experts_of(2560, FP8_BLOCKS), {1, 2, 4, 8}, None),
+        (_experts_of(1408, FP8_BLOCKS), {1, 2, 4}, "Experts of 1,408 in blocks of 32"),
+        (_experts_of(768, GPTQ), {1, 2, 4, 8}, None),
+        (_experts_of(768, GPTQ | {"quant_method": "awq"}), {1, 2, 4, 8}, None),
+        (_experts_of(768, GPTQ | {"group_size": 16}), {1, 2, 4, 8}, None),
+        (_experts_of(1536, FP8_BLOCKS | {"weight_block_size": [128, 64]}), {1, 2, 4}, "blocks of 128"),
         (LLAMA_8B | {"num_key_value_heads": 6, "num_attention_heads": 24, "head_dim": 128}, {1, 2}, "6 key"),
         (LLAMA_8B, {1, 2, 4, 8}, None),
     ],
@@ -84,6 +105,14 @@ def test_splits_that_vllm_refuses_are_not_named(
     refused = {one.setting.tensor_parallel for one in found.refusals if one.setting and "split" in one.reason}
     assert {1, 2, 4, 8} - refused == splits
     assert reason is None or any(reason in one.reason for one in found.refusals)
+
+
+def test_a_split_that_cannot_be_is_refused_for_what_the_model_is() -> None:
+    """And not for the devices of an instance that has too few of them for it."""
+    found = planned(_experts_of(2560, FP8_COMPRESSED), tensor_parallel=8)
+    assert found.why == (
+        "No configuration can run. Experts of 2,560 in blocks of 128 cannot be split over 8 devices."
+    )
 
 
 def test_eight_answers_cost_what_eight_requests_with_one_prefix_do() -> None:
