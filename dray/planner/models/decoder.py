@@ -107,8 +107,9 @@ def decoder_of(fields: Fields, family: Family) -> Decoder:
         raise fields.error("the field 'use_bidirectional_attention' is 'all': such a model writes no text")
     layers = layers_of(fields, family, experts)
     kinds = dict.fromkeys((layer.mixer, layer.borrows) for layer in layers)
+    sparse = any(layer.mlp is Mlp.EXPERTS for layer in layers)
     needs_dense = any(layer.mlp in (Mlp.DENSE, Mlp.WIDE) for layer in layers)
-    if not experts.number and any(layer.mlp is Mlp.EXPERTS for layer in layers):
+    if sparse and not experts.number:
         raise fields.error("there are layers with experts, but the field 'n_routed_experts' names none")
     layer_inputs = fields.optional_count("hidden_size_per_layer_input", 0)
     return Decoder(
@@ -120,7 +121,7 @@ def decoder_of(fields: Fields, family: Family) -> Decoder:
         width=_dense_width(fields, family) if needs_dense else 0,
         mlp_bias=fields.flag("mlp_bias"),
         family=family,
-        experts=experts,
+        experts=experts if sparse else Experts(),  # Nemotron-H's class names some for every model
         layer_inputs=layer_inputs,
         layer_vocabulary=fields.count("vocab_size_per_layer_input") if layer_inputs else 0,
     )

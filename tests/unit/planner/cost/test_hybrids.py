@@ -13,6 +13,7 @@ from dray.planner.cost import Demand, PlanLimits, Plans, Setting, plans, replica
 from dray.planner.cost.choices import refusal
 from dray.planner.cost.memory import block_tokens, in_blocks, longest_bytes, request_bytes
 from dray.planner.cost.step import decode_attention_seconds, prefill_attention_seconds
+from dray.planner.efficiencies import model_key
 from dray.planner.models import ModelFacts, model_facts
 from tests.support.hybrid_configs import DEEPSEEK_V32, GEMMA4_E2B, LFM2_12B, NEMOTRON_3_NANO, QWEN3_NEXT
 from tests.support.model_configs import DEEPSEEK_V3, LLAMA_8B
@@ -43,6 +44,24 @@ def test_a_sequence_holds_a_state_in_each_recurrent_layer_and_whole_blocks() -> 
     long = replace(JOB, input_tokens=10_000)
     assert request_bytes(NANO, Setting(), long) == pytest.approx(1024 * (2096 * 23 + (10_050 + 1048) * 6))
     assert longest_bytes(NANO, Setting(), JOB) == 2096 * 1024 * (2 * 23 + 6)
+
+
+def test_a_hybrid_without_experts_has_not_those_of_its_class() -> None:
+    """Nemotron Nano 9B v2 in NVFP4: its class would have 8 experts of 7,688, which no two ranks can share."""
+    weights = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 16}
+    groups = {"group_0": {"weights": weights}}
+    nano_9b = {
+        "model_type": "nemotron_h", "hidden_size": 4480, "intermediate_size": 15680, "vocab_size": 131072,
+        "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+        "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "mamba_num_heads": 128,
+        "mamba_head_dim": 80, "max_position_embeddings": 131072,
+        "quantization_config": {"quant_method": "compressed-tensors", "config_groups": groups},
+    }  # fmt: skip
+    facts = model_facts(nano_9b)
+    assert (facts.experts, facts.expert_width, facts.widths, facts.block) == (0, 0, (15680,), 16)
+    assert "e2" not in model_key(facts)
+    splits = {plan.setting.tensor_parallel for plan in planned(nano_9b, JOB).plans}
+    assert splits == {1, 2, 4}  # 15,680 is no multiple of 8 * 16
 
 
 def test_blocks_are_as_few_tokens_where_a_state_is_small() -> None:
