@@ -76,6 +76,10 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
         tie_word_embeddings=True, num_local_experts=60, num_experts_per_tok=4,
         moe_intermediate_size=1408, use_sliding_window=False,
     ),
+    "qwen3_omni_moe_text": _of(
+        3584, 2048, 18944, 28, 28, 4, 32768,
+        num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768,
+    ),
     "gemma": _of(256000, 3072, 24576, 28, 16, 16, 8192, head_dim=256, tie_word_embeddings=True),
     "gemma2": _of(
         256000, 2304, 9216, 26, 8, 4, 8192,

@@ -103,6 +103,7 @@ FAMILIES = {
     "qwen3_vl_text": _QK_NORM,
     "qwen3_moe": _QK_NORM,
     "qwen3_vl_moe_text": _QK_NORM,
+    "qwen3_omni_moe_text": _QK_NORM,
     "qwen3_next": _QWEN3_NEXT,
     "qwen3_5_text": _QWEN3_NEXT,
     "qwen3_5_moe_text": _QWEN3_NEXT,

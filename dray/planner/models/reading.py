@@ -46,7 +46,7 @@ def unknown_family(folder: Path) -> str | None:
     Raises:
         ConfigError: ``config.json`` cannot be read, or names no family.
     """
-    outer = Fields(_load(folder / "config.json"), str(folder / "config.json"), {})
+    outer = _outer(_load(folder / "config.json"), str(folder / "config.json"))
     kind = _kind(outer.inner("text_config") or outer, outer)
     return None if kind in FAMILIES else kind
 
@@ -79,7 +79,7 @@ def model_facts(config: Mapping[str, Any], *, file: str = "config.json", name: s
     Raises:
         ConfigError: a field is missing or wrong, or the family is not known; names file and field.
     """
-    outer = Fields(config, file, {})
+    outer = _outer(config, file)
     text = outer.inner("text_config") or outer
     kind = _family_name(text, outer)
     family = FAMILIES[kind]
@@ -114,6 +114,16 @@ def model_facts(config: Mapping[str, Any], *, file: str = "config.json", name: s
         least_tokens=least_tokens(config),
         notes=_notes(outer),
     )
+
+
+def _outer(config: Mapping[str, Any], file: str) -> Fields:
+    """What the file says; of a model that also speaks, what it says of the part that writes comes first.
+
+    vLLM loads that part alone.
+    """
+    outer = Fields(config, file, {})
+    thinker = outer.inner("thinker_config")
+    return outer if thinker is None else Fields({**config, **thinker.values}, file, {})
 
 
 def _kind(text: Fields, outer: Fields) -> str:

@@ -89,6 +89,16 @@ def test_a_config_may_leave_out_what_its_class_knows(kind: str) -> None:
     assert bare == model_facts(whole)
 
 
+def model_of(kind: str, config: Any) -> Any:
+    """The class's model, of which no weights are made."""
+    from transformers import AutoModel
+    from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeThinkerTextModel
+
+    if kind == "qwen3_omni_moe_text":  # transformers' list of models has it as a part alone
+        return Qwen3OmniMoeThinkerTextModel(config)
+    return AutoModel.from_config(config)
+
+
 def role_of(name: str) -> Role:
     """Of a parameter of a class."""
     if "embed" in name and "norm" not in name:
@@ -103,15 +113,13 @@ def role_of(name: str) -> Role:
 def test_parameters_are_those_of_the_class(kind: str, more: dict[str, Any]) -> None:
     """By use, within the norms and biases that are not worth a formula."""
     torch, made = pytest.importorskip("torch"), class_of(kind)
-    from transformers import AutoModel
-
     named = made(**TINY).to_dict()
     said = {name: value for name, value in WHERE_NAMED.items() if name in named}
     if FAMILIES[kind].latent:
         said.pop("head_dim", None)
     config = made(**TINY | said | more)
     with torch.device("meta"):
-        model = AutoModel.from_config(config)
+        model = model_of(kind, config)
     counted: dict[Role, int] = {}
     for name, one in model.named_parameters():
         counted[role_of(name)] = counted.get(role_of(name), 0) + one.numel()
@@ -160,6 +168,18 @@ SCOUT: dict[str, Any] = {
     "model_type": "llama4",
     "text_config": {"model_type": "llama4_text", "max_position_embeddings": 10485760},
 }
+QWEN3_OMNI: dict[str, Any] = {
+    "model_type": "qwen3_omni_moe",
+    "thinker_config": {
+        "model_type": "qwen3_omni_moe_thinker", "audio_config": {}, "vision_config": {},
+        "text_config": {
+            "model_type": "qwen3_omni_moe_text", "head_dim": 128, "num_hidden_layers": 48,
+            "num_attention_heads": 32, "vocab_size": 152064, "max_position_embeddings": 65536,
+            "tie_word_embeddings": False,
+        },
+    },
+    "talker_config": {"text_config": {"model_type": "qwen3_omni_moe_talker_text", "hidden_size": 1024}},
+}  # fmt: skip
 MINIMAX_M2: dict[str, Any] = {"model_type": "minimax_m2"}
 
 
@@ -171,12 +191,20 @@ MINIMAX_M2: dict[str, Any] = {"model_type": "minimax_m2"}
         (QWEN2_AUDIO_7B, 7.755),
         (SCOUT, 107.77),
         (MINIMAX_M2, 228.69),
+        (QWEN3_OMNI, 30.533),
     ],
-    ids=["LLaVA-1.5-7B", "Pixtral-12B", "Qwen2-Audio-7B", "Llama-4-Scout", "MiniMax-M2"],
+    ids=["LLaVA-1.5-7B", "Pixtral-12B", "Qwen2-Audio-7B", "Llama-4-Scout", "MiniMax-M2", "Qwen3-Omni-30B"],
 )
 def test_published_configs(config: dict[str, Any], billions: float) -> None:
     """The texts' parts of them; MiniMax's card says 229 billion, Llama 4's 109 with its eyes."""
     assert model_facts(config).parameters / 1e9 == pytest.approx(billions, rel=0.001)
+
+
+def test_of_a_model_that_speaks_the_part_that_writes_is_planned() -> None:
+    """Also its quantization, which the file names for the whole model."""
+    facts = model_facts(QWEN3_OMNI | {"quantization_config": {"quant_method": "fp8"}})
+    assert (facts.layers, facts.max_length, facts.format) == (48, 65536, "fp8")
+    assert facts.notes == ("The vision and audio part of the model is not counted.",)
 
 
 @pytest.mark.parametrize(
