@@ -20,6 +20,8 @@ _NAMES = (
     "VLLM_",
     "HF_",
 )  # or how they begin
+# Addresses of one machine: vLLM would listen at the driver's on every node, or tell others to connect there.
+_OF_ONE_NODE = frozenset({"VLLM_HOST_IP", "VLLM_HOST_PORT", "VLLM_NIXL_SIDE_CHANNEL_HOST"})
 # As hubs and clouds give them, and any pair of a secret's name and a value.
 _TOKEN = re.compile(
     r"\bhf_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b|\bey[A-Za-z0-9_-]{10,}\.ey|\bBearer\s"
@@ -30,11 +32,17 @@ _SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")  # in a name: HF_TOKEN, HF_TOKE
 
 
 def handed_down() -> dict[str, str]:
-    """Those that are set here, by name: neither one named like a secret, nor a value that holds one."""
+    """Those that are set here, by name.
+
+    Left out are addresses of this machine, names like a secret's, and values that hold one.
+    """
     return {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(_NAMES) and not any(word in name for word in _SECRET) and not _holds_secret(value)
+        if name.startswith(_NAMES)
+        and name not in _OF_ONE_NODE
+        and not any(word in name for word in _SECRET)
+        and not _holds_secret(value)
     }
 
 
