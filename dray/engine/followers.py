@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import NodeRank, nodes_of
 from dray.engine.ray_errors import ray_errors
 from dray.engine.start_errors import start_error, with_log
+from dray.engine.tuning import BatchLimits
 from dray.errors import ConfigError, DrayError, EngineStartError, NotImportedError, ReplicaLostError
 from dray.ports import lasting_port
 
@@ -83,6 +85,11 @@ class Followers:
         name = f"{self._replica}, its part on node {number + 1} of {count}"
         return _Part(name=name, actor=actor, runs=actor.run.remote(spec), where=actor.place.remote())
 
+    def take_limits(self, limits: BatchLimits) -> None:
+        """Tell all of them the batches of the leader's engine: their ranks start once they know these."""
+        for part in self._parts:
+            part.actor.take_limits.remote(limits)
+
     def ended(self, seconds: float = 0.0) -> DrayError | None:
         """Why one of them ended, within ``seconds``; None while all of them run. For any thread."""
         import ray
@@ -135,6 +142,11 @@ class Follower:
     def __init__(self) -> None:
         self._ended = threading.Event()
         self._error: DrayError | None = None
+        self._limits: Future[BatchLimits] = Future()
+
+    def take_limits(self, limits: BatchLimits) -> None:
+        """The leader's engine runs batches of this size."""
+        self._limits.set_result(limits)
 
     def place(self) -> PartPlace:
         """Where it is."""
@@ -148,7 +160,7 @@ class Follower:
             EngineStartError, WeightsError, ConfigError: they never ran.
         """
         try:
-            _run(spec)
+            _run(spec, self._limits)
         except BaseException as error:  # noqa: BLE001  process edge: told to the replica
             self._error = start_error(error)
             raise self._error from None
@@ -162,12 +174,12 @@ class Follower:
             raise self._error
 
 
-def _run(spec: EngineSpec) -> None:
+def _run(spec: EngineSpec, limits: Future[BatchLimits]) -> None:
     _own_address()
     if spec.name == "vllm":
         from dray.engine.vllm_adapter.following import run_ranks
 
-        run_ranks(spec)
+        run_ranks(spec, limits.result)
     elif spec.name == "simulated":
         threading.Event().wait()  # its leader pretends to compute for all
     raise ConfigError(f"the engine {spec.name!r} does not run on several nodes")

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from dray.engine.protocol import Engine, EngineInfo, EngineSpec
 from dray.engine.ranks import nodes_of
 from dray.engine.sessions import SILENCE_SECONDS
 from dray.engine.start_errors import start_error
+from dray.engine.tuning import BatchLimits
 from dray.engine.watchdog import Watchdog
 from dray.errors import ConfigError, DrayError, EngineDeadError, ReplicaLostError
 from dray.failures.signs import out_of_memory
@@ -202,7 +203,7 @@ class Replica:
             from dray.engine.followers import Followers
 
             self._followers = Followers(self.name, spec, self._group)
-            spec = self._followers.leader
+            return build_engine(self._followers.leader, self._followers.take_limits)
         return build_engine(spec)
 
     def _lost_part(self, seconds: float = 0.0) -> DrayError | None:
@@ -226,8 +227,8 @@ class Replica:
             os._exit(ENGINE_DEAD_EXIT)
 
 
-def build_engine(spec: EngineSpec) -> Engine:
-    """Build the engine that ``spec`` names.
+def build_engine(spec: EngineSpec, tell_limits: Callable[[BatchLimits], None] | None = None) -> Engine:
+    """Build the engine that ``spec`` names; ``tell_limits`` hands its batches' size to its other nodes.
 
     Raises:
         ConfigError: there is no engine of that name, or vLLM is not installed.
@@ -239,7 +240,7 @@ def build_engine(spec: EngineSpec) -> Engine:
     if spec.name == "vllm":
         from dray.engine.vllm_adapter.engine import VllmEngine
 
-        return VllmEngine(spec)
+        return VllmEngine(spec, tell_limits)
     raise ConfigError(f"unknown engine {spec.name!r}; dray has 'vllm' and 'simulated'")
 
 

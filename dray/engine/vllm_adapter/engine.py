@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dray.engine.adapters import adapters_of
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
-from dray.engine.tuning import Tuned
+from dray.engine.tuning import BatchLimits, Tuned
 from dray.engine.vllm_adapter.arguments import (
     engine_arguments,
     grammar_seconds,
@@ -47,15 +47,17 @@ _NOTHING_TO_COMPUTE = 0.002  # seconds until vLLM is asked again, where all that
 class VllmEngine:
     """Runs OpenAI request bodies through vLLM.
 
-    The heavy imports happen here, in the constructor: nothing else in dray imports vLLM.
+    The heavy imports happen here, in the constructor: nothing else in dray imports vLLM. ``tell_limits``
+    gets the size of its batches before its ranks start: those on other nodes need the same.
 
     Raises:
         ConfigError: vLLM is not installed, or its arguments cannot be used.
     """
 
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, tell_limits: Callable[[BatchLimits], None] | None = None) -> None:
         began = time.monotonic()
         self._processor = processor_name()  # vLLM binds its threads to cores
+        self._tell_limits = tell_limits
         self._images = ImageSettings.of(spec, os.sched_getaffinity(0))
         prepare_environment(spec)
         # Refused before vLLM and the model are there.
@@ -106,6 +108,9 @@ class VllmEngine:
             serving_class(spec).check(spec, self._config)  # before the weights are loaded
             refuse_model_without_lora(spec, self._config)
         choose(self._config)
+        if self._tell_limits is not None:
+            scheduled = self._config.scheduler_config
+            self._tell_limits(BatchLimits(scheduled.max_num_seqs, scheduled.max_num_batched_tokens))
         with ranks_heard() as ranks, turn_on(spec.gpus):
             self._engine = self._started(spec, log_stats=not arguments["disable_log_stats"])
         self._line = CoreLine(self._engine.engine_core, self._core) if self._core is not None else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from dray.engine.adapters import adapters_of
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineSpec
+from dray.engine.tuning import BatchLimits
 from dray.engine.vllm_adapter.arguments import (
     engine_arguments,
     prepare_environment,
@@ -24,8 +26,11 @@ logger = logging.getLogger(__name__)
 _MODULES = ("vllm.v1.executor.multiproc_executor", "vllm.engine.arg_utils")
 
 
-def run_ranks(spec: EngineSpec) -> NoReturn:
+def run_ranks(spec: EngineSpec, limits: Callable[[], BatchLimits]) -> NoReturn:
     """Run this node's ranks until one of them ends, as ``vllm serve --headless`` does.
+
+    ``limits`` waits for those of the leader's engine. vLLM's own defaults depend on the device, and ranks on
+    a node with smaller GPUs would get batches that their buffers do not hold.
 
     Raises:
         EngineDeadError: one did.
@@ -35,7 +40,10 @@ def run_ranks(spec: EngineSpec) -> NoReturn:
     adapters = adapters_of(spec.arguments, spec.model)
     with EngineModel(spec) as model:
         cpu = import_vllm(_MODULES, eager_on_cpu=runs_eagerly(spec, cpu=True))
-        executor = _started(engine_arguments(spec, model.arguments(), adapters, cpu=cpu))
+        arguments = engine_arguments(spec, model.arguments(), adapters, cpu=cpu)
+        leaders = limits()
+        batches = {"max_num_seqs": leaders.seqs, "max_num_batched_tokens": leaders.tokens}
+        executor = _started(arguments | batches)
     logger.info("the ranks of node %d run", spec.rank.number + 1 if spec.rank else 1)
     executor.start_worker_monitor(inline=True)
     raise EngineDeadError("a rank's process ended")
