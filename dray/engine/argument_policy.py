@@ -32,7 +32,7 @@ _RAY = (
     "for them; leave it out: vLLM then runs its ranks in processes (mp) on the replica's devices"
 )
 
-
+_PLUGINS = ("reasoning_parser_plugin", "tool_parser_plugin")
 _TRACES = (
     "vLLM writes traces from statistics of every request in every step, which dray leaves out; leave it out: "
     "the report says what the rows took"
@@ -73,6 +73,13 @@ def refuse_unsafe(arguments: Mapping[str, Any]) -> None:
     """
     if arguments.get("trust_remote_code"):
         raise ConfigError("trust_remote_code runs code from the model's repository; dray does not offer it")
+    nested = arguments.get("structured_outputs_config")
+    for name in _PLUGINS:
+        if arguments.get(name) or (isinstance(nested, Mapping) and nested.get(name)):
+            raise ConfigError(
+                f"{name} runs a Python file; dray does not offer it: install the parser on every node as a "
+                "plugin package of vLLM (entry point vllm.general_plugins), and give its name alone"
+            )
     form = arguments.get("load_format")
     if form is not None and str(form).lower() not in _LOAD_FORMATS:
         raise ConfigError(

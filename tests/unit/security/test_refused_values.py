@@ -51,6 +51,17 @@ def test_trust_remote_code(value: object) -> None:
     refuse_unsafe({"trust_remote_code": False})
 
 
+@pytest.mark.parametrize("name", ["reasoning_parser_plugin", "tool_parser_plugin"])
+def test_parsers_from_a_python_file(name: str) -> None:
+    """vLLM would run the file; in the core also where it stands in a configuration."""
+    for arguments in ({name: "/files/own.py"}, {"structured_outputs_config": {name: "/files/own.py"}}):
+        with pytest.raises(ConfigError, match=f"^{name} runs a Python file; dray does not offer it") as said:
+            refuse_unsafe(arguments)
+        assert "plugin package" in str(said.value)
+    refuse_unsafe({name: ""})
+    refuse_unsafe({"structured_outputs_config": {"backend": "xgrammar"}})
+
+
 def test_secrets_as_an_engine_argument() -> None:
     with pytest.raises(ConfigError, match="HF_TOKEN") as refusal:
         refuse_unsafe({"hf_token": "hidden-word"})
