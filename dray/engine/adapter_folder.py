@@ -25,9 +25,10 @@ _NOT_COMPUTED = {
     "layer_replication": "layer_replication",
     "use_bdlora": "block-diagonal LoRA",
     "use_qalora": "QALoRA",
-    "modules_to_save": "whole modules beside the adapter (modules_to_save)",
+    "modules_to_save": "whole modules beside the adapter (modules_to_save) other than a head for classes",
     "trainable_token_indices": "tokens of the adapter's own (trainable_token_indices)",
 }
+_HEADS = ("classifier", "score")  # PEFT saves them whole, and vLLM takes them so: what a model calls its head
 # Beginnings that leave the model's own weights as they are. Others (PiSSA, OLoRA, ...) change these.
 _PLAIN_BEGINNINGS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 
@@ -98,7 +99,10 @@ def _rank(name: str, folder: Path, config: dict[str, Any]) -> int:
 
 def _refuse_not_computed(name: str, folder: Path, config: dict[str, Any]) -> None:
     for field, what in _NOT_COMPUTED.items():
-        if config.get(field):
+        given = config.get(field)
+        if field == "modules_to_save" and isinstance(given, list):
+            given = [module for module in given if module not in _HEADS]
+        if given:
             raise _wrong(name, folder, f"it was trained with {what}, which vLLM does not offer")
     if config.get("bias", "none") != "none":
         raise _wrong(name, folder, f"it has biases (bias: {str(config['bias'])[:20]!r}); vLLM takes none")

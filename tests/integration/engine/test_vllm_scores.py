@@ -21,6 +21,7 @@ from tests.support.judging_models import (
     write_cross_encoder,
     write_generating_reranker,
 )
+from tests.support.lora import write_adapter, write_merged
 from tests.support.mutations import mutations
 from tests.support.tiny_model import sentence
 
@@ -80,6 +81,13 @@ def _expected(folder: Path, texts: list[Any]) -> list[list[float]]:
             given = tokenizer(*one) if isinstance(one, tuple) else tokenizer(one)
             fields = {name: torch.tensor([value]) for name, value in given.items()}
             found.append(model(**fields).logits[0].tolist())
+    return found
+
+
+def _softmax(logits: list[list[float]]) -> list[list[float]]:
+    import torch
+
+    found: list[list[float]] = torch.softmax(torch.tensor(logits), -1).tolist()
     return found
 
 
@@ -250,6 +258,33 @@ def test_classes_are_those_of_transformers(classifying: Runner, classifier: Path
         "context_length_exceeded",
         "invalid_request",
     ]
+
+
+@pytest.mark.heavy
+def test_an_adapter_of_a_classifier_brings_its_head(classifier: Path, tmp_path: Path) -> None:
+    """In one batch with rows of the model itself, and of an adapter that leaves the head as it is."""
+    modules = ("self_attn.q_proj", "mlp.down_proj")
+    adapters = {
+        "headed": write_adapter(tmp_path / "headed", classifier, seed=1, modules=modules, head="score"),
+        "plain": write_adapter(tmp_path / "plain", classifier, seed=2, modules=modules),
+    }
+    folders = {NAME: classifier} | {
+        name: write_merged(tmp_path / f"merged-{name}", classifier, adapter)
+        for name, adapter in adapters.items()
+    }
+    texts = [document for _, document in _pairs(10)]
+    given = {name: str(folder) for name, folder in adapters.items()}
+    runner = Runner.started(_spec(classifier, Kind.CLASSIFICATION, lora_modules=given))
+    try:
+        rows = runner.run(
+            [{"input": text, "model": name} for text in texts for name in folders], Kind.CLASSIFICATION
+        )
+    finally:
+        runner.replica.stop()
+    for number, folder in enumerate(folders.values()):
+        expected = _softmax(_expected(folder, texts))
+        found = [answer_of(row)["data"][0]["probs"] for row in rows[number :: len(folders)]]
+        assert found == [pytest.approx(one, abs=1e-3) for one in expected]
 
 
 @pytest.mark.heavy

@@ -105,7 +105,9 @@ def test_what_contradicts_the_adapters(adapter: Path, base: Path) -> None:
         ({"peft_type": "IA3"}, "its peft_type is 'IA3', and dray offers LORA adapters only"),
         ({"peft_type": None}, "its peft_type is 'None'"),
         ({"use_dora": True}, "it was trained with DoRA, which vLLM does not offer"),
-        ({"modules_to_save": ["lm_head"]}, "whole modules beside the adapter (modules_to_save)"),
+        ({"modules_to_save": ["lm_head"]}, "whole modules beside the adapter (modules_to_save) other than"),
+        ({"modules_to_save": ["score", "lm_head"]}, "other than a head for classes, which vLLM does not"),
+        ({"modules_to_save": "score"}, "whole modules beside the adapter"),
         ({"bias": "all"}, "it has biases (bias: 'all'); vLLM takes none"),
         ({"lora_bias": True}, "a bias of the adapter"),
         (
@@ -130,6 +132,12 @@ def test_what_vllm_does_not_compute(config: dict[str, Any], told: str, base: Pat
     found = said(of(folder), base)
     assert found.startswith(f"engine argument lora_modules: adapter 'support' in {folder}: ")
     assert told in found
+
+
+def test_a_head_for_classes_may_be_whole(base: Path, tmp_path: Path) -> None:
+    """PEFT names both in every adapter of a sequence classifier (task type SEQ_CLS)."""
+    folder = write_adapter(tmp_path / "a", base, config={"modules_to_save": ["classifier", "score"]})
+    assert [one.name for one in adapters_of(of(folder), str(base))] == ["support"]
 
 
 def test_ranks_of_single_modules_count(base: Path, tmp_path: Path) -> None:
