@@ -27,7 +27,8 @@ MAX_ITEMS = 262_144
 """Elements of all other lists in one row, a list of every token of a vocabulary among them."""
 
 _TOO_LARGE: ErrorCode = "request_too_large"
-_EXACT = 2.0**63
+_LARGEST = 2.0**63
+_FREE_JSON = frozenset({"chat_template_kwargs", "response_format", "structured_outputs", "text", "tools"})
 _MAY_BE_LONG = 2 * MAX_MESSAGE_ITEMS  # bytes: an element of a list takes two
 
 
@@ -65,10 +66,10 @@ def sequences_of(request: Request, size: int | None = None) -> int:
 
     Raises:
         RequestRefused: they are more than one row may ask for, a list in the body is too long to be read, or
-            a number in it is not what the row's author wrote.
+            a number in it is beyond what the engine holds.
     """
     body, kind = request.body, KINDS[request.url]
-    _refuse_rounded_numbers(body, kind.texts)
+    _refuse_huge_numbers(body, kind.texts)
     if size is None or size > _MAY_BE_LONG:
         _refuse_long_lists(body, kind)
     name, prompts = kind.prompts(body)
@@ -116,14 +117,14 @@ def _refuse_long_lists(body: dict[str, Any], kind: Kind) -> None:
         raise _too_large(f"the body's lists hold {others:,} elements; a row may hold {MAX_ITEMS:,}", None)
 
 
-def _refuse_rounded_numbers(body: dict[str, Any], texts: Collection[str]) -> None:
-    """Whole numbers beyond 64 bits came out of JSON as floats: in a schema they would mean another number."""
+def _refuse_huge_numbers(body: dict[str, Any], texts: Collection[str]) -> None:
+    """The engine makes whole numbers of them, and its core takes 64 bits. A schema has them as bounds."""
     for name, value in body.items():
-        if isinstance(value, dict | list) and name not in texts and _holds_huge(value):
+        if name in texts or name in _FREE_JSON:
+            continue
+        if isinstance(value, dict | list) and _holds_huge(value):
             raise RequestRefused(
-                "number_too_large",
-                f"`{name}` holds a number beyond 64 bits, which would be rounded; write it as text",
-                param=name,
+                "number_too_large", f"`{name}` holds a number beyond 64 bits; write a smaller one", param=name
             )
 
 
@@ -132,7 +133,7 @@ def _holds_huge(value: Any) -> bool:
     while rest:
         one = rest.pop()
         for item in one.values() if isinstance(one, dict) else one:
-            if type(item) is float and abs(item) >= _EXACT:
+            if type(item) is float and abs(item) >= _LARGEST:
                 return True
             if isinstance(item, dict | list):
                 rest.append(item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +19,33 @@ INTEGERS = range(-(2**63), 2**64)
 """What JSON can hold of whole numbers, as this parser reads and writes it."""
 
 
-def holds_rounded(value: list[Any] | dict[str, Any]) -> bool:
-    """Whether parsed JSON holds a float that may have been a whole number. Made for long lists of floats."""
+def holds_rounded(value: Any) -> bool:
+    """Whether a list or an object of parsed JSON holds a float that may have been a whole number.
+
+    Made for long lists of floats.
+    """
+    if not isinstance(value, list | dict):
+        return False
     return any(max(floats) >= ROUNDED or min(floats) <= -ROUNDED for floats in _of_type(float, value))
 
 
 def holds_long(value: Any) -> bool:
     """Whether it is, or holds, a whole number of more than 64 bits."""
     return any(one not in INTEGERS for numbers in _of_type(int, [value]) for one in numbers)
+
+
+def writes_long(text: bytes | str, *path: str) -> bool:
+    """Whether JSON holds, at this path, a whole number that its parser rounded; 1e20 is a float.
+
+    Asked where the parsed value :func:`holds_rounded`: this parser is a slow one.
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError:  # the parser of rows takes more levels
+        return True
+    for name in path:
+        found = found[name]
+    return holds_long(found)
 
 
 def _of_type(kind: type, value: list[Any] | dict[str, Any]) -> Iterator[list[Any]]:

@@ -14,6 +14,7 @@ import orjson
 
 from dray.codes import ErrorCode
 from dray.kinds import KINDS, LENGTH_FIELDS, Kind, all_kinds, text_fields
+from dray.requests.precision import holds_rounded, writes_long
 
 CUSTOM_ID_LIMIT = 512
 """Longest custom_id in characters: at 4 bytes each it still fits an index row of PostgreSQL (2,704 bytes)."""
@@ -113,6 +114,7 @@ def read_envelope(line: bytes, kind: Kind = Kind.CHAT) -> Envelope:
         url = row["url"] = kind.url
     if type(body) is not dict or type(url) is not str or url not in KINDS or not _posts(row):
         raise _bad_envelope(row, custom_id, kind)
+    _refuse_rounded(line, custom_id, KINDS[url], body)
     return Envelope(custom_id, KINDS[url].url, body)
 
 
@@ -169,6 +171,14 @@ def too_long(limit: int) -> BadRow:
 
 def _posts(row: dict[str, Any]) -> bool:
     return row.get("method") in (*POST, None)
+
+
+def _refuse_rounded(line: bytes, custom_id: str, kind: Kind, body: dict[str, Any]) -> None:
+    """Whole numbers beyond 64 bits came out of the parser as floats: in a schema they mean another number."""
+    for name, value in body.items():
+        if name not in kind.texts and holds_rounded(value) and writes_long(line, "body", name):
+            told = f"`{name}` holds a whole number of more than 64 bits, which would be rounded"
+            raise BadRow("number_too_large", f"{told}; write it as text", "body", custom_id)
 
 
 def _bad_custom_id(value: object, column: str | None = None) -> BadRow:

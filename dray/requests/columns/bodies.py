@@ -13,6 +13,7 @@ from typing import Any
 
 from dray.requests.columns.messages import parsed, plain
 from dray.requests.columns.template import value_of
+from dray.requests.precision import holds_rounded, writes_long
 from dray.requests.row_shape import BodyFields
 from dray.requests.validate import BadRow, check_text
 
@@ -119,7 +120,11 @@ def _object(value: str, name: str) -> Any:
     if text in ("", "null"):
         return None
     if text.startswith(("[", "{")):
-        return plain(parsed(value, name, f"{name} with json.dumps"), name, nulls=True)
+        found = parsed(value, name, f"{name} with json.dumps")
+        if holds_rounded(found) and writes_long(value):
+            told = f"the column {name!r} holds a number of more than 64 bits in this row; write it as text"
+            raise BadRow("number_too_large", told, name)
+        return plain(found, name, nulls=True)
     return check_text(value, name)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -16,10 +15,10 @@ from dray.requests.columns.template import Unreadable, missing_column
 from dray.requests.media.medium import columns_of_files
 from dray.requests.precision import (
     ROUNDED,
-    holds_long,
     holds_rounded,
     in_own_precision,
     with_short_halves,
+    writes_long,
 )
 from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.partitions import partition_of
@@ -68,6 +67,7 @@ def _json_rows(
     uri: str, shape: RowShape, limit: int, options: ObjectStoreOptions | None
 ) -> Iterator[TableRow]:
     columns, kept = tuple(columns_of(shape)), frozenset(shape.keep_columns)
+    nested = kept if shape.fields is None else kept | shape.fields.names
     folders = partition_of(uri, columns)
     for number, line in json_lines(uri, limit=limit, options=options):
         if line is None:
@@ -83,26 +83,12 @@ def _json_rows(
             if line.strip():
                 yield number, bad
             continue
-        for column in columns:
-            value = row.get(column)
-            if type(value) is float:
-                large = abs(value) >= ROUNDED
-            else:
-                large = column in kept and isinstance(value, list | dict) and holds_rounded(value)
-            if large and _is_whole(line, column):
-                row[column] = _TOO_LARGE
+        large = [name for name in columns if type(one := row.get(name)) is float and abs(one) >= ROUNDED]
+        large += [name for name in row.keys() & nested if holds_rounded(row[name])]
+        for name in large:
+            if writes_long(line, name):
+                row[name] = _TOO_LARGE
         yield number, folders | row if folders else row
-
-
-def _is_whole(line: bytes, column: str) -> bool:
-    """Whether a number is written as a whole one, of which the parser has made a float; 1e20 is a float.
-
-    Of a list or an object: whether it holds such a number.
-    """
-    try:
-        return holds_long(json.loads(line)[column])
-    except RecursionError:  # the parser of the row takes more levels
-        return True
 
 
 def _csv_rows(uri: str, source: Rows, limit: int, options: ObjectStoreOptions | None) -> Iterator[TableRow]:

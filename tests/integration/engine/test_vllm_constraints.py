@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 import time
 from typing import Any
 
@@ -113,6 +114,27 @@ def test_tools(generation: Runner) -> None:
         assert call["function"]["name"] == "refund"
         assert call["id"] == f"call_{index}_0_0"
         jsonschema.validate(json.loads(call["function"]["arguments"]), TOOL["function"]["parameters"])
+
+
+def test_a_bound_may_be_any_float(generation: Runner) -> None:
+    """As generators of schemas write them for numbers without one."""
+    number = {"type": "number", "minimum": -sys.float_info.max, "maximum": 1e20}
+    shape = {
+        "type": "object",
+        "properties": {"urgent": {"type": "boolean"}, "sum": number},
+        "required": ["urgent"],
+        "additionalProperties": False,
+    }
+    tool = {**TOOL, "function": {**TOOL["function"], "parameters": shape}}
+    bounded = {"type": "json_schema", "json_schema": {"name": "x", "schema": shape}}
+    for outcome in generation.run(
+        [
+            chat("hi", tools=[tool], max_tokens=8),
+            chat("hi", tools=[tool], tool_choice="required", max_tokens=8),
+            chat("hi", response_format=bounded, max_tokens=8),
+        ]
+    ):
+        assert outcome.error_code is None, outcome.error_message
 
 
 def test_the_library_for_schemas_does_not_depend_on_what_came_first(generation: Runner) -> None:

@@ -168,22 +168,33 @@ def test_a_row_that_asks_for_too_much_is_an_error_row(kind: Kind, body: dict[str
     replica.stop()
 
 
-def test_a_number_beyond_64_bits_is_an_error_row_and_never_rounded() -> None:
-    """JSON readers give 2**64 as 1.8446744073709552e19: another number, in a schema."""
+def test_a_number_beyond_64_bits_is_an_error_row_where_the_engine_reads_it() -> None:
+    """There it would become a whole number that the engine's core cannot be told."""
 
-    def weigh(number: str) -> int:
-        schema = f'{{"json_schema": {{"schema": {{"enum": [{number}]}}}}}}'
-        line = f'{{"i":0,"c":"a","u":"{Kind.CHAT.url}","b":{{"messages":[],"response_format":{schema}}}}}'
-        return sequences_of(decode(line.encode()))
+    def weigh(field: str, value: Any) -> int:
+        return sequences_of(decode(encode(request(0, {"messages": [], field: value}, Kind.CHAT))))
 
-    for number in str(2**64), str(-(2**63) - 1), "1e300", "123456789012345678901234567890":
-        with pytest.raises(
-            RequestRefused, match=r"`response_format` holds a number beyond 64 bits"
-        ) as refused:
-            weigh(number)
+    for field, value in ("stop_token_ids", [2.0**70]), ("repetition_detection", {"min_count": -1e300}):
+        with pytest.raises(RequestRefused, match=f"`{field}` holds a number beyond 64 bits") as refused:
+            weigh(field, value)
         assert refused.value.code == "number_too_large"
-    for number in str(2**64 - 1), str(-(2**63)), "1.5e18", "0.1":
-        assert weigh(number) == 1
+    assert weigh("stop_token_ids", [2**64 - 1, -(2**63), 1.5e18]) == 1
+
+
+@pytest.mark.parametrize("number", [1e20, 1.7976931348623157e308])
+def test_a_schema_may_hold_floats_of_any_size(number: float) -> None:
+    """A whole number that was rounded is found as the input is read."""
+    limited = {"type": "number", "maximum": number}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": limited}}]
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": limited}}
+    for field, value in (
+        ("tools", tools),
+        ("response_format", schema),
+        ("structured_outputs", {"json": limited}),
+    ):
+        assert sequences_of(request(0, {"messages": [], field: value}, Kind.CHAT)) == 1
+    text = {"format": {"type": "json_schema", "name": "x", "schema": limited}}
+    assert sequences_of(request(0, {"input": "a", "text": text}, Kind.RESPONSE)) == 1
 
 
 class BigAnswers(RandomEngine):

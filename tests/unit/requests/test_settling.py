@@ -293,6 +293,26 @@ def test_bodies_in_parquet_keep_their_fields(tmp_path: Path) -> None:
     assert [(p.code, p.field) for p in caught.value.problems] == [("invalid_value", "stop")]
 
 
+@pytest.mark.parametrize(("number", "taken"), [("1e20", True), ("123456789012345678901234567890", False)])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_whole_numbers_beyond_64_bits_in_a_field_are_refused(
+    tmp_path: Path, number: str, taken: bool, as_text: bool
+) -> None:
+    """Objects in JSON lines, and texts that stand for them."""
+    tools = f'[{{"function":{{"parameters":{{"maximum":{number}}}}}}}]'
+    path = tmp_path / "in.jsonl"
+    path.write_text(
+        f'{{"messages":[{json.dumps(USER)}],"tools":{json.dumps(tools) if as_text else tools}}}\n'
+    )
+    if taken:
+        [request] = requests(take(tmp_path, source_of(str(path))))
+        assert request.body["tools"] == json.loads(tools)
+        return
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source_of(str(path)))
+    assert [(p.code, p.field) for p in caught.value.problems] == [("number_too_large", "tools")]
+
+
 def test_the_column_that_is_named_is_the_one(tmp_path: Path) -> None:
     path = write(tmp_path, {"messages": [ANSWER], "turns": [USER]})
     said: list[str] = []

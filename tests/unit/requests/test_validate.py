@@ -22,6 +22,33 @@ def line(**changes: Any) -> bytes:
     return json.dumps({key: value for key, value in row.items() if value is not ...}).encode()
 
 
+@pytest.mark.parametrize(
+    ("number", "taken"),
+    [
+        ("123456789012345678901234567890", False),
+        (str(2**64), False),
+        (str(-(2**63) - 1), False),
+        (str(2**64 - 1), True),
+        (str(-(2**63)), True),
+        ("1e20", True),
+        ("1.7976931348623157e308", True),
+        ("-100000000000000000000.0", True),
+    ],
+)
+def test_whole_numbers_beyond_64_bits_in_a_schema_are_refused(number: str, taken: bool) -> None:
+    """The parser has rounded them, so the schema would mean another number. Floats are what they say."""
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["NUMBER"]}}}
+    message = {"role": "user", "content": "hi", "seen": "NUMBER"}
+    text = line(body={"messages": [message], "response_format": schema}).replace(b'"NUMBER"', number.encode())
+    if taken:
+        enum = read_envelope(text).body["response_format"]["json_schema"]["schema"]["enum"]
+        assert enum == [json.loads(number)]
+        return
+    with pytest.raises(BadRow, match=r"`response_format` holds a whole number of more than 64 bits") as bad:
+        read_envelope(text)
+    assert (bad.value.code, bad.value.field, bad.value.custom_id) == ("number_too_large", "body", "a")
+
+
 def test_a_good_row_is_taken_as_it_is() -> None:
     assert read_envelope(line()) == ("a", CHAT, {"messages": []})
     assert read_envelope(line(method=...)).custom_id == "a"
