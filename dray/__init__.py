@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dray.planning import plan
+    from dray.job_plan import plan
     from dray.store.named import open_existing as open_store
 
 __version__ = "0.1.0"
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
 
         return open_existing
     if name == "plan":
-        from dray.planning import plan
+        from dray.job_plan import plan
 
         return plan
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,8 +9,8 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from dray.job.options.resolving import refuse_password, refuse_passwords
 from dray.job.options.spelling import in_parameters
-from dray.planning import JobPlan, PlanRequest, plan_job
-from dray.planning.wording import HEADER, markdown_of, table_of
+from dray.job_plan import JobPlan, PlanRequest, plan_job
+from dray.job_plan.wording import HEADER, markdown_of, table_of
 from flows.naming import named, named_input
 from flows.own_server import with_own_server
 from flows.parameters import parameters_of

@@ -14,7 +14,7 @@ from dray.cli.options import given_by, options_of, with_options
 from dray.job.options.request import BLOCK
 from dray.job.options.resolving import Blocks
 from dray.job.options.spelling import spelled
-from dray.planning.request import PlanRequest
+from dray.job_plan.request import PlanRequest
 
 _OPTIONS = tuple(options_of(PlanRequest))
 _SHOWN = 8
@@ -38,8 +38,8 @@ def plan(
     """As ``dray plan --help`` says (dray/cli/help.py): that is shown before this module is imported."""
     request = PlanRequest.read(given_by(inputs, options, _OPTIONS), spelled)
     output.stage(f"reading {', '.join(inputs[:3])}{' ...' if len(inputs) > 3 else ''}")
-    from dray.planning.job_plan import plan_job
-    from dray.planning.wording import lines_of
+    from dray.job_plan.job_plan import plan_job
+    from dray.job_plan.wording import lines_of
 
     with _blocks(request) as blocks:
         found = plan_job(request, blocks, say=output.stage)

@@ -11,8 +11,7 @@ from dray.driver.events import Event, NodeNoticed, Warned
 from dray.driver.fleet import Fleet
 from dray.driver.replicas.pool import ReplicaPool
 from dray.notices.notice import Notice, NoticeKind
-from dray.store import Notice as StoredNotice
-from dray.store import Store
+from dray.store import Store, StoredNotice
 
 LEAD_SECONDS = 150.0
 """Before a node's end it is drained: the longest that a spot notice gives is AWS's two minutes.

@@ -72,7 +72,7 @@ class Followers:
         number = spec.rank.number
         bundle = self._group.bundle_specs[number]
         actor = (
-            ray.remote(Follower)
+            ray.remote(EnginePart)
             .options(
                 num_cpus=bundle.get("CPU", 0),
                 num_gpus=bundle.get("GPU", 0),
@@ -136,7 +136,7 @@ class Followers:
         return told
 
 
-class Follower:
+class EnginePart:
     """A node's part, as a Ray actor with some threads."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from dray.requests.asked import RowsDigest
 from dray.requests.duplicates import IdIndex
 from dray.requests.model import Outcome
 from dray.requests.outputs.kept import KEPT, Kept, KeptLog
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.reading.dataset_hints import told_of_commits
 from dray.requests.reading.inputs import FileRef
 from dray.requests.reading.readers import RawRow, ReadLimits, files_of, read_rows
@@ -93,7 +93,7 @@ def ingest(
     progress: Callable[[int], None] | None = None,
     say: Callable[[str], None] | None = None,
     options: ObjectStoreOptions | None = None,
-    pulse: Pulse | None = None,
+    pulse: ReadingPulse | None = None,
     part_bytes: int | None = None,
     arrange: Arrange | None = None,
     sharing: Sharing | None = None,
@@ -108,7 +108,7 @@ def ingest(
     makes error rows (``rejects``) of rows that cannot be requests. A job-wide contradiction (two models,
     embeddings among generation), or an input without a valid row, is refused all the same.
     """
-    limits, defaults, pulse = limits or ReadLimits(), defaults or RowDefaults(), pulse or Pulse()
+    limits, defaults, pulse = limits or ReadLimits(), defaults or RowDefaults(), pulse or ReadingPulse()
     source, files = _found_out(source, limits, options, pulse, say)
     names = tuple(ref.uri for ref in files) or (QUERY_NAME,)
     with ExitStack() as stack:
@@ -151,7 +151,7 @@ def asked_by(
     defaults: RowDefaults,
     limits: ReadLimits,
     options: ObjectStoreOptions | None,
-    pulse: Pulse,
+    pulse: ReadingPulse,
 ) -> str | None:
     """The digest that :func:`ingest` would note of what the rows ask by now. Nothing is written."""
     source, files = _found_out(source, limits, options, pulse, None)
@@ -166,7 +166,7 @@ def _found_out(
     source: Source,
     limits: ReadLimits,
     options: ObjectStoreOptions | None,
-    pulse: Pulse,
+    pulse: ReadingPulse,
     say: Callable[[str], None] | None,
 ) -> tuple[Source, list[FileRef]]:
     """The source with what its rows tell, which ``say`` gets in words, and its files."""

@@ -13,7 +13,7 @@ READ_SECONDS = 3600.0
 """How long an input may give no row: a query may sort for long, and more is a server or a disk that hangs."""
 
 
-class Pulse:
+class ReadingPulse:
     """One pass over an input."""
 
     def __init__(self) -> None:

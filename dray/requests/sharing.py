@@ -20,7 +20,7 @@ import orjson
 from dray.errors import JobFailedError
 from dray.requests.duplicates import DigestIndex, Pairs
 from dray.requests.model import Outcome
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.row_ids import with_index
 from dray.requests.sameness import Doubt, doubt_of, key_of
 from dray.requests.spool.batching import batches
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 class Earlier(Protocol):
     """Answers of earlier jobs, each with a number below 2**62; of two with one key the lower is taken."""
 
-    def keyed(self, pulse: Pulse) -> Iterator[tuple[int, bytes]]:
+    def keyed(self, pulse: ReadingPulse) -> Iterator[tuple[int, bytes]]:
         """All of them: number, and key of the request. ``pulse`` hears of rows that are read for them."""
 
     def answers(self, numbers: Sequence[int]) -> Mapping[int, Answer | None]:
@@ -138,7 +138,7 @@ def share(
     uri: str,
     *,
     options: ObjectStoreOptions | None,
-    pulse: Pulse,
+    pulse: ReadingPulse,
 ) -> Shared:
     """Take out of the spool what needs no engine; its files lie at ``uri`` with an ending each.
 
@@ -171,7 +171,7 @@ def _settle(settled: Pairs, indexes: Iterable[int]) -> None:
 
 
 def _find(
-    spool: SpoolParts, wanted: Sharing, found: Pairs, settled: Pairs, pulse: Pulse
+    spool: SpoolParts, wanted: Sharing, found: Pairs, settled: Pairs, pulse: ReadingPulse
 ) -> Mapping[Doubt, int]:
     """Pairs of a row and what it takes its answer from; returns why rows were left alone."""
     doubts: Counter[Doubt] = Counter()
@@ -196,7 +196,7 @@ def _find(
     return doubts
 
 
-def _unsettled(lines: Iterable[bytes], settled: Pairs, pulse: Pulse) -> Iterator[bytes]:
+def _unsettled(lines: Iterable[bytes], settled: Pairs, pulse: ReadingPulse) -> Iterator[bytes]:
     for batch in batches(lines, rows=_BATCH_ROWS, size=_BATCH_BYTES):
         pulse.row()
         if not settled.count:
@@ -213,7 +213,7 @@ def _take_out(
     settled: Pairs,
     followers: _Log,
     reused: _Log,
-    pulse: Pulse,
+    pulse: ReadingPulse,
 ) -> None:
     """Rewrite the spool without the rows that follow another, have an earlier answer, or are settled."""
     with spool.thinning() as (lines, keep):

@@ -17,7 +17,6 @@ from dray.store.records import (
     Fingerprint,
     Job,
     JobLease,
-    Notice,
     Progress,
     ReplicaRow,
     Shard,
@@ -26,6 +25,7 @@ from dray.store.records import (
     ShardSpec,
     Spending,
     StopSignals,
+    StoredNotice,
     StoredOutcome,
 )
 from dray.store.states import JobState, ReplicaState, ShardState
@@ -52,7 +52,7 @@ __all__ = [
     "Attempt",
     "AttemptCause",
     "INTERRUPTIONS",
-    "Notice",
+    "StoredNotice",
     "StopSignals",
     "Charge",
     "Spending",

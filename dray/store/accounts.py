@@ -21,8 +21,8 @@ class Efficiency:
 
     ``job`` and ``epoch`` name the run. ``model`` names the checkpoint, ``weights`` their format, ``device``
     the hardware. ``seconds`` and ``rows`` say how much was measured; ``start_seconds`` is how long the first
-    replica took to be ready. ``shape`` is that of the rows (:mod:`dray.requests.shape`), where they had one,
-    and ``output_tokens`` the mean length of their answers. ``measured_at`` is in seconds since 1970.
+    replica took to be ready. ``shape`` is that of the rows (:mod:`dray.requests.task_shape`), where they had
+    one, and ``output_tokens`` the mean length of their answers. ``measured_at`` is in seconds since 1970.
     """
 
     job: str

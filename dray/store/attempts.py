@@ -13,7 +13,7 @@ from dray.places import place_of
 from dray.store.attempt_causes import AttemptCause
 from dray.store.database.connection import Tx
 from dray.store.database.schema import attempts, notices, replicas
-from dray.store.records import Attempt, Notice
+from dray.store.records import Attempt, StoredNotice
 
 _DEATHS = (Cause.ENGINE_CRASH, Cause.OOM, Cause.NODE_LOSS)
 
@@ -109,7 +109,7 @@ def count_causes(tx: Tx, job_key: int) -> dict[str, int]:
     return {row[0]: row[1] for row in rows}
 
 
-def add_notice(tx: Tx, job_key: int, notice: Notice) -> None:
+def add_notice(tx: Tx, job_key: int, notice: StoredNotice) -> None:
     """Note an interruption notice, seen now by the database's clock. One that is known changes nothing."""
     own = and_(
         notices.c.job_key == job_key,
@@ -123,11 +123,11 @@ def add_notice(tx: Tx, job_key: int, notice: Notice) -> None:
         tx.execute(insert(notices).values(job_key=job_key, seen_at=tx.now, **values))
 
 
-def list_notices(tx: Tx, job_key: int) -> list[Notice]:
+def list_notices(tx: Tx, job_key: int) -> list[StoredNotice]:
     """All notices of a job, oldest first."""
     rows = tx.execute(
-        select(*(notices.c[name] for name in Notice.__dataclass_fields__))
+        select(*(notices.c[name] for name in StoredNotice.__dataclass_fields__))
         .where(notices.c.job_key == job_key)
         .order_by(notices.c.notice_key)
     )
-    return [Notice(**row._mapping) for row in rows]
+    return [StoredNotice(**row._mapping) for row in rows]

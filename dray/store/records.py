@@ -270,7 +270,7 @@ class ShardSnapshot:
     shard: Shard
     new_rows: int
     elsewhere: bool
-    notices: tuple[Notice, ...]
+    notices: tuple[StoredNotice, ...]
     signals: StopSignals
 
 
@@ -359,7 +359,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class StoredNotice:
     """A spot interruption notice. Times are seconds since 1970."""
 
     node: str

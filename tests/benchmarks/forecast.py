@@ -33,14 +33,14 @@ from typing import Any
 import orjson
 
 from dray.cli.calibrating import measured_with
+from dray.job_plan.job_plan import Known, plan_job
+from dray.job_plan.request import PlanRequest
 from dray.planner.calibrating import Calibration, calibration_of
 from dray.planner.catalogue import Measured, calibrated, known_catalogue, save
 from dray.planner.catalogue.saved import FOLDER_VARIABLE
 from dray.planner.cost import Demand, Plan, Setting
 from dray.planner.measured_run import Setup, expected_seconds
 from dray.planner.models import read_model
-from dray.planning.job_plan import Known, plan_job
-from dray.planning.request import PlanRequest
 from dray.store import Efficiency, open_store
 from tests.benchmarks import processes, results, workload
 from tests.benchmarks.processes import RunError

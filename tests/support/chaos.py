@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dray.errors import DrayError
 from dray.history import Event
-from dray.store import Attempt, Charge, Notice, ReplicaRow, open_store
+from dray.store import Attempt, Charge, ReplicaRow, StoredNotice, open_store
 from tests.support.command import CANARY, Command, Ended, committed, run_arguments, write_requests
 from tests.support.history import Figures, Line, check_history, read_history
 from tests.support.raylets import Raylets
@@ -122,7 +122,7 @@ class Job:
             found[charge.budget] = found.get(charge.budget, 0) + 1
         return found
 
-    def notices(self) -> list[Notice]:
+    def notices(self) -> list[StoredNotice]:
         """Notices as recorded."""
         with open_store(self.store, create=False) as store:
             return store.notices("job")

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import psutil
 
-LEADER, FOLLOWER = "ray::Replica", "ray::Follower"
+LEADER, FOLLOWER = "ray::Replica", "ray::EnginePart"
 """How Ray titles their processes: by the actor's class, or by the class and the method that runs."""
 
 

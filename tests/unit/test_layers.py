@@ -38,7 +38,7 @@ LAYERS = (
     {"cluster"},
     {"shard"},
     {"job"},
-    {"driver", "planning"},
+    {"driver", "job_plan"},
     {"cli"},
 )
 """The parts of dray, the lowest first: each imports from layers below its own alone."""

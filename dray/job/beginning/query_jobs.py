@@ -15,7 +15,7 @@ from dray.job.beginning.identity import derived_job_id
 from dray.job.options.settings import JobSettings
 from dray.job.watched import run_watched
 from dray.requests.ingest import asked_by
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.sources import SqlQuery
 from dray.store import Fingerprint, Job, JobState, Store, store_option
 
@@ -90,7 +90,7 @@ def _is_over(store: Store, job: Job) -> bool:
 
 def _asked_now(settings: JobSettings, job: Job) -> str | None:
     """The digest of the rows that the query gives by now."""
-    pulse = Pulse()
+    pulse = ReadingPulse()
 
     def work() -> str | None:
         return asked_by(

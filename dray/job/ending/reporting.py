@@ -21,7 +21,7 @@ from dray.job.ending.learning import FinishedRun, learn
 from dray.job.ending.retried import retries
 from dray.job.ending.timeline import Timeline
 from dray.job.open_job import OpenJob
-from dray.job.rows.shape import job_sequences, job_shape
+from dray.job.rows.job_shape import job_sequences, job_shape
 from dray.machine import cores
 from dray.places import first_of, short_name
 from dray.report import (

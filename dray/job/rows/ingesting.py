@@ -32,7 +32,7 @@ from dray.job.rows.spooling import (
 from dray.kinds import Kind, all_kinds, kind_named
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.outputs.kept import KEPT_COLUMNS
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.reading.inputs import refuse_changed
 from dray.requests.reading.readers import files_of
 from dray.requests.rules import note_on_fields, note_on_names
@@ -158,7 +158,7 @@ def _taken_in(
     expires: bool,
 ) -> Ingested:
     """Read the input, in a thread: it may hang, and an order to stop is heard all the same."""
-    settings, pulse = job.settings, Pulse()
+    settings, pulse = job.settings, ReadingPulse()
 
     def work() -> Ingested:
         return ingest(

@@ -21,7 +21,7 @@ from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows.spooling import REUSED_AT
 from dray.requests.media.medium import NAMED
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.sameness import key_of
 from dray.requests.sharing import LINE_BYTES, REUSED, Answer, key_of_reused
 from dray.requests.spool.spool import decode, index_of, read_shard
@@ -80,7 +80,7 @@ class EarlierAnswers:
         for why, jobs in self._left.items():
             self.notes.append(f"{plural(jobs, 'other job')} left out: {why}")
 
-    def keyed(self, pulse: Pulse) -> Iterator[tuple[int, bytes]]:
+    def keyed(self, pulse: ReadingPulse) -> Iterator[tuple[int, bytes]]:
         """The answers' numbers, and the keys of their requests. Spools that cannot be read are noted."""
         if self._sources and self._say is not None:
             rows = sum(source.job.total or 0 for source in self._sources)
@@ -116,7 +116,7 @@ class EarlierAnswers:
             self._left[why] += 1
         return why is None
 
-    def _keys_of(self, source: _Source, pulse: Pulse) -> Iterator[tuple[int, bytes]]:
+    def _keys_of(self, source: _Source, pulse: ReadingPulse) -> Iterator[tuple[int, bytes]]:
         begin, settings = source.number << _INDEX_BITS, source.job.settings
         given = settings.get("model_name") or source.job.info.get("model_name")
         model = served_name(settings["engine"], settings["model"], given)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.columns.row_builder import columns_of
 from dray.requests.media.medium import columns_of_files
-from dray.requests.pulse import READ_SECONDS, Pulse
+from dray.requests.pulse import READ_SECONDS, ReadingPulse
 from dray.requests.reading.query_values import keep_values
 from dray.requests.reading.tables import BATCH_BYTES, BATCH_ROWS, TableRow, check_columns, is_long
 from dray.requests.row_shape import RowShape
@@ -79,7 +79,7 @@ def query_digest(source: SqlQuery) -> str:
     return hashlib.sha256(f"{place}\n{source.query}".encode()).hexdigest()
 
 
-def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) -> Iterator[TableRow]:
+def query_rows(source: SqlQuery, line_limit: int, pulse: ReadingPulse | None = None) -> Iterator[TableRow]:
     """The rows of a query, streamed through a server-side cursor where the database has one.
 
     A server that does not take the connection, and one that goes away, end it by the driver's own limits. How
@@ -101,7 +101,7 @@ def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) ->
             if isinstance(driver, sqlite3.Connection):
                 driver.execute("PRAGMA query_only = ON")  # a query of rows changes nothing
             keep_values(driver)
-            with (pulse or Pulse()).waiting(getattr(driver, "cancel", lambda: None)):
+            with (pulse or ReadingPulse()).waiting(getattr(driver, "cancel", lambda: None)):
                 result = connection.exec_driver_sql(source.query)
                 columns = tuple(result.keys())
                 check_columns(source.shape, columns, name)

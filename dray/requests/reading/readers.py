@@ -11,7 +11,7 @@ from dray.requests.columns.row_builder import columns_of, row_builder
 from dray.requests.media.medium import roots_of
 from dray.requests.media.placing import media_placer
 from dray.requests.outputs.kept import reader
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.reading import queries, tables
 from dray.requests.reading.inputs import FileRef, digest, expand
 from dray.requests.reading.json_lines import json_lines
@@ -75,7 +75,7 @@ def read_rows(
     defaults: RowDefaults,
     limits: ReadLimits,
     options: ObjectStoreOptions | None = None,
-    pulse: Pulse | None = None,
+    pulse: ReadingPulse | None = None,
 ) -> Iterator[RawRow]:
     """Every row of the source in order; blank lines are no rows. InputError for an unreadable file.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dray.errors import InputError
 from dray.requests.columns.template import Template, names_columns
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.reading import queries, tables
 from dray.requests.reading.inputs import FileRef
 from dray.requests.sources import JsonlBatch, Rows, Source, SqlQuery
@@ -24,7 +24,7 @@ def reordered(
     *,
     line_bytes: int = LINE_LIMIT_BYTES,
     options: ObjectStoreOptions | None = None,
-    pulse: Pulse | None = None,
+    pulse: ReadingPulse | None = None,
 ) -> tuple[Source, str | None]:
     """``source`` with the best order of its template's lines, and what to say of it.
 
@@ -39,7 +39,7 @@ def reordered(
     from dray.requests.columns.field_order import ordered_lines  # and NumPy, for jobs that ask for it
 
     lines = source.shape.template.split("\n")
-    found = ordered_lines(lines, _rows(source, files, line_bytes, options, pulse or Pulse()))
+    found = ordered_lines(lines, _rows(source, files, line_bytes, options, pulse or ReadingPulse()))
     shape = replace(source.shape, template="\n".join(found.lines), reorder_fields=False)
     moved = "stay in their order" if found.lines == lines else f"change places ({_names(found.lines)})"
     told = f"the template's lines {moved}: rows share {found.shared:.0%} of their text with the row before"
@@ -53,7 +53,7 @@ def _rows(
     files: Sequence[FileRef],
     line_bytes: int,
     options: ObjectStoreOptions | None,
-    pulse: Pulse,
+    pulse: ReadingPulse,
 ) -> Iterable[dict[str, Any]]:
     """Rows up to the first that cannot be read: ingest comes to it as well, and reports it."""
     if isinstance(source, SqlQuery):

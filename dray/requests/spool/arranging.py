@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from dray.errors import JobFailedError, JobPausedError
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.spool.parts import SpoolParts
 from dray.storage.files import is_full, local_path
 from dray.storage.objects import is_object
@@ -68,7 +68,7 @@ class Arranging:
         spool: SpoolParts,
         uri: str,
         arrange: Arrange | None,
-        pulse: Pulse,
+        pulse: ReadingPulse,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._spool = spool
@@ -159,7 +159,7 @@ class Arranging:
 class _Lines:
     """The lines of a window in the order of the input, without line ends."""
 
-    def __init__(self, view: mmap.mmap, ends: array[int], pulse: Pulse) -> None:
+    def __init__(self, view: mmap.mmap, ends: array[int], pulse: ReadingPulse) -> None:
         self._view = view
         self._ends = ends
         self._pulse = pulse

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.spool.marks import Mark, SpoolPart
 from dray.requests.spool.spool import SpoolWriter, lines_of
 from dray.storage.files import FileInfo, remove, write_atomic
@@ -44,12 +44,12 @@ class SpoolParts:
         part_bytes: int | None = None,
         *,
         options: ObjectStoreOptions | None = None,
-        pulse: Pulse | None = None,
+        pulse: ReadingPulse | None = None,
     ) -> None:
         self._uri = uri
         self._part_bytes = part_bytes or sys.maxsize
         self._options = options
-        self._pulse = pulse or Pulse()
+        self._pulse = pulse or ReadingPulse()
         self.grouped = False  # whether it may be cut between groups of rows only
         self._named = 0  # parts that may have a name by now
         self._naming: _Part | None = None

@@ -8,7 +8,7 @@ from dray.store import attempts, charges, jobs, judging, routing, shards
 from dray.store.calls.base import Calls
 from dray.store.database.connection import Tx, most_connections
 from dray.store.loss_records import Evidence, Verdict, VerdictStatus, Witnesses
-from dray.store.records import Attempt, Charge, JobLease, Notice, ReplicaRow, ShardLease, Spending
+from dray.store.records import Attempt, Charge, JobLease, ReplicaRow, ShardLease, Spending, StoredNotice
 
 
 class RecordCalls(Calls):
@@ -31,12 +31,12 @@ class RecordCalls(Calls):
         key = self._key(job_id)
         return self._read(lambda tx: attempts.count_causes(tx, key))
 
-    def record_notice(self, job_id: str, notice: Notice) -> None:
+    def record_notice(self, job_id: str, notice: StoredNotice) -> None:
         """Note an interruption notice, seen now; one that is known changes nothing."""
         key = self._key(job_id)
         self._write(lambda tx: attempts.add_notice(tx, key, notice))
 
-    def notices(self, job_id: str) -> list[Notice]:
+    def notices(self, job_id: str) -> list[StoredNotice]:
         """The job's interruption notices, oldest first."""
         key = self._key(job_id)
         return self._read(lambda tx: attempts.list_notices(tx, key))

@@ -18,7 +18,17 @@ from dray.cli.facts import facts_of
 from dray.errors import FencedError, JobBusyError, UnknownJobError
 from dray.job import deleting
 from dray.job.deleting import delete_job, finish_deletions
-from dray.store import Charge, JobState, Notice, ReplicaRow, ReplicaState, Store, deletion, jobs, open_store
+from dray.store import (
+    Charge,
+    JobState,
+    ReplicaRow,
+    ReplicaState,
+    Store,
+    StoredNotice,
+    deletion,
+    jobs,
+    open_store,
+)
 from dray.store.database.connection import Tx
 from dray.store.database.schema import followers, metadata, spans
 from tests.support.command import ROOT
@@ -55,7 +65,7 @@ def _busy_job(store: Store, name: str, *, end: JobState | None = JobState.COMPLE
         started=1.0, micros=2_000_000, gpus=1.0,
     )  # fmt: skip
     store._write(lambda tx: tx.execute(span))
-    store.record_notice(name, Notice(node="n", source="aws", action="stop", deadline=1.0, seen_at=0.0))
+    store.record_notice(name, StoredNotice(node="n", source="aws", action="stop", deadline=1.0, seen_at=0.0))
     note_charges(store, name, [Charge(budget="infra", scope="", event="e", cause="NODE_LOSS")])
     store.put_replicas(job, [ReplicaRow(name="r", lane=0, state=ReplicaState.READY, slots=1)])
     if end is not None:

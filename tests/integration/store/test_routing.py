@@ -12,7 +12,17 @@ import pytest
 from dray.driver.shard_tasks.views import replica_views
 from dray.errors import FencedError
 from dray.scheduling import Backlog, ShardView, choose
-from dray.store import Claim, JobLease, Notice, ReplicaRow, ReplicaState, Shard, ShardLease, ShardState, Store
+from dray.store import (
+    Claim,
+    JobLease,
+    ReplicaRow,
+    ReplicaState,
+    Shard,
+    ShardLease,
+    ShardState,
+    Store,
+    StoredNotice,
+)
 from tests.support.stores import FINGERPRINT, FakeClock, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
@@ -231,7 +241,7 @@ def test_a_shard_hears_notices_of_all_nodes_of_its_replica(store: Store) -> None
     lease = _placed(store, job, 0)
     for node in ("n1", "n2", "n3"):
         store.record_notice(
-            "job", Notice(node=node, source="test", action="terminate", deadline=None, seen_at=0.0)
+            "job", StoredNotice(node=node, source="test", action="terminate", deadline=None, seen_at=0.0)
         )
     assert [notice.node for notice in store.snapshot(lease).notices] == ["n1", "n2"]
 

@@ -12,10 +12,10 @@ from dray.errors import FencedError, StoreFatalError
 from dray.requests.model import Outcome
 from dray.store import (
     Charge,
-    Notice,
     ShardSpec,
     ShardState,
     Store,
+    StoredNotice,
     StoredOutcome,
     open_store,
     routing,
@@ -406,7 +406,9 @@ def test_a_frame_of_all_outcomes(store: Store) -> None:
 def test_notices_are_kept_once(store: Store, clock: FakeClock) -> None:
     ready_job(store)
     for _ in range(2):
-        told = Notice(node="n1", source="aws", action="terminate", deadline=99.0, seen_at=0.0, event="e1")
+        told = StoredNotice(
+            node="n1", source="aws", action="terminate", deadline=99.0, seen_at=0.0, event="e1"
+        )
         store.record_notice("job", told)
     (notice,) = store.notices("job")
     assert (notice.node, notice.deadline, notice.seen_at) == ("n1", 99.0, clock.time)

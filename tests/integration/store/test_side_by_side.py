@@ -17,13 +17,13 @@ from dray.store import (
     Charge,
     Evidence,
     JobState,
-    Notice,
     ReplicaRow,
     ReplicaState,
     ShardLease,
     ShardSpec,
     Spending,
     Store,
+    StoredNotice,
     Verdict,
     open_store,
     own_event,
@@ -120,7 +120,7 @@ class Life:
         store.take_back(job, third.number, cause="NODE_LOSS", detail="died")
         store.record_notice(
             self.job_id,
-            Notice(node="n1", source="aws", action="terminate", deadline=None, seen_at=0.0, event="1"),
+            StoredNotice(node="n1", source="aws", action="terminate", deadline=None, seen_at=0.0, event="1"),
         )
         store.merge_job_info(job, {"a": 1})
         yield store.pause_job(job, reason="a full disk")

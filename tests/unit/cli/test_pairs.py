@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dray.cli.options import given_by, options_of, pairs
 from dray.errors import ConfigError
 from dray.job.options.request import JobRequest
-from dray.planning import PlanRequest
+from dray.job_plan import PlanRequest
 from dray.storage.files import absolute
 
 pytestmark = pytest.mark.unit

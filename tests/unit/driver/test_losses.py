@@ -34,11 +34,11 @@ from dray.store import (
     Charge,
     Evidence,
     JobLease,
-    Notice,
     ReplicaRow,
     ReplicaState,
     ShardLease,
     Store,
+    StoredNotice,
     Verdict,
     open_store,
 )
@@ -187,7 +187,9 @@ def test_a_notice_explains_a_loss_of_its_time_however_late_that_is_judged(tmp_pa
     clock = FakeClock()
     with open_store(str(tmp_path / "late.db"), clock=clock) as store:
         judging = Judged(ready_job(store))
-        store.record_notice("job", Notice(node="n", source="aws", action="stop", deadline=None, seen_at=0.0))
+        store.record_notice(
+            "job", StoredNotice(node="n", source="aws", action="stop", deadline=None, seen_at=0.0)
+        )
         clock.pass_seconds(NOTICE_SECONDS + 100)
         judging.lose(0, ReplicaLostError("gone"), GONE, at=time.monotonic() - NOTICE_SECONDS)
         judging.losses.judge(store)

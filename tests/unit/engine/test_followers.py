@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dray.engine import followers
-from dray.engine.followers import Follower
+from dray.engine.followers import EnginePart
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import BatchLimits
 from dray.engine.vllm_adapter import following
@@ -36,7 +36,7 @@ def test_its_batches_are_the_leaders_whatever_its_own_device(monkeypatch: pytest
     monkeypatch.setattr(following, "import_vllm", lambda modules, eager_on_cpu: True)
     monkeypatch.setattr(following, "engine_arguments", lambda *_, cpu: {"seed": 0, "max_num_seqs": None})
     monkeypatch.setattr(following, "_started", start)
-    part = Follower()
+    part = EnginePart()
     with ThreadPoolExecutor() as threads:
         run = threads.submit(part.run, EngineSpec(name="vllm", model="m", kind=Kind.CHAT))
         with pytest.raises(TimeoutError):

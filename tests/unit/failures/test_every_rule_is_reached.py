@@ -27,7 +27,7 @@ from dray.failures.rules import RULES, Rule
 from dray.failures.signs import OURS
 from dray.shard import commit_outage, ending
 from dray.shard.backoff import Backoff
-from dray.store import Notice, open_store
+from dray.store import StoredNotice, open_store
 from dray.store.database import sqlite_file
 from tests.support.thread_fleet import Death, ThreadReplica
 from tests.unit.failures.scene import ANYTHING, JOB, Scene
@@ -81,7 +81,9 @@ def the_replica_is_drained(scene: Scene) -> str:
 
 def noticed_nodes_are_lost(scene: Scene) -> str:
     def notice(replica: ThreadReplica) -> None:
-        told = Notice(node=replica.node() or "", source="aws", action="terminate", deadline=None, seen_at=0.0)
+        told = StoredNotice(
+            node=replica.node() or "", source="aws", action="terminate", deadline=None, seen_at=0.0
+        )
         scene.store.record_notice(JOB, told)
 
     return scene.attempts(*[NODE] * INTERRUPTIONS, then=notice)

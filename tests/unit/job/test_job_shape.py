@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dray.job.rows.shape import job_sequences, job_shape
+from dray.job.rows.job_shape import job_sequences, job_shape
 from dray.requests.model import Request
-from dray.requests.shape import shape_of
 from dray.requests.spool.spool import encode
+from dray.requests.task_shape import shape_of
 
 pytestmark = pytest.mark.unit
 

@@ -27,7 +27,7 @@ from dray.job.rows import reusing
 from dray.requests.ingest import ingest
 from dray.requests.model import FOLLOWED, REUSED, Request
 from dray.requests.overflow import mark_of
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.sources import source_of
 from dray.requests.spool.spool import decode
 from dray.storage import ObjectStoreOptions
@@ -271,7 +271,7 @@ def test_only_answered_requests_are_read_of_earlier_jobs(jobs: Jobs, monkeypatch
     decoded: list[Request] = []
     signs: list[int] = []
     heard: list[Event] = []
-    real = Pulse.row
+    real = ReadingPulse.row
     observers = [SimpleNamespace(hear=heard.append)]
     monkeypatch.setattr(thread_job, "parts_on", partial(parts_on, observers=observers))
     monkeypatch.setattr(reusing, "_ASKED_ROWS", 1)
@@ -280,12 +280,12 @@ def test_only_answered_requests_are_read_of_earlier_jobs(jobs: Jobs, monkeypatch
         decoded.append(decode(line))
         return decoded[-1]
 
-    def sign(pulse: Pulse) -> None:
+    def sign(pulse: ReadingPulse) -> None:
         signs.append(len(decoded))
         real(pulse)
 
     monkeypatch.setattr(reusing, "decode", noted)
-    monkeypatch.setattr(Pulse, "row", sign)
+    monkeypatch.setattr(ReadingPulse, "row", sign)
     result = jobs.run("second", ["b"], reuse=True)
     assert (result["saved"]["reused"], jobs.shared("second")["notes"]) == (1, [])
     assert [row.index for row in decoded] == [0, 2]

@@ -7,7 +7,7 @@ import pytest
 from dray.errors import ConfigError, InputError, Problem
 from dray.job.options.request import JobRequest
 from dray.job.options.spelling import as_parameters, called_by_options, in_parameters
-from dray.planning import PlanRequest
+from dray.job_plan import PlanRequest
 
 pytestmark = pytest.mark.unit
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dray.errors import CancelledError, JobFailedError, JobPausedError
 from dray.requests.ingest import Ingested, cut, ingest
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.sources import source_of
 from dray.requests.spool import arranging, spool
 from dray.requests.spool.arranging import Arrange, Arrangement, Arranging
@@ -160,7 +160,7 @@ def test_many_rows_that_are_put_in_order_are_told_of(tmp_path: Path, monkeypatch
 
 
 def test_an_order_to_stop_is_heard_while_rows_are_put_in_order(tmp_path: Path, rng: random.Random) -> None:
-    pulse = Pulse()
+    pulse = ReadingPulse()
 
     def slow(lines: Iterable[bytes]) -> Arrangement | None:
         next(iter(lines))
@@ -177,7 +177,7 @@ def test_a_window_that_a_full_disk_does_not_take_pauses_the_job(
 ) -> None:
     """Its close fails too, for what the buffer still holds: that must not take the place of the reason."""
     with SpoolParts(str(tmp_path / "spool.jsonl")) as parts:
-        stage = Arranging(parts, str(tmp_path / "spool.jsonl"), lambda _: None, Pulse())
+        stage = Arranging(parts, str(tmp_path / "spool.jsonl"), lambda _: None, ReadingPulse())
         full = Path("/dev/full").open("wb", buffering=1 << 20)  # noqa: SIM115  the stage closes it
         monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
         with pytest.raises(JobPausedError, match=r"No space left.*`dray resume JOB`"), stage:
@@ -192,7 +192,7 @@ def test_no_room_for_the_window_says_how_to_do_without(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with SpoolParts(str(tmp_path / "spool.jsonl")) as parts:
-        stage = Arranging(parts, str(tmp_path / "spool.jsonl"), lambda _: None, Pulse())
+        stage = Arranging(parts, str(tmp_path / "spool.jsonl"), lambda _: None, ReadingPulse())
         monkeypatch.setattr(tempfile, "TemporaryFile", full)
         with pytest.raises(JobFailedError, match=r"No space left.*--order input"):
             stage.add_line(b"line\n")

@@ -17,7 +17,7 @@ from dray.requests import duplicates
 from dray.requests import sharing as module
 from dray.requests.duplicates import Pairs
 from dray.requests.ingest import Ingested, cut, ingest
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.sameness import key_of
 from dray.requests.sharing import Answer, Dedupe, Sharing, key_of_reused
 from dray.requests.sources import RowDefaults, source_of
@@ -68,7 +68,7 @@ class Answers:
         self.gone = set(gone)
         self.most = most
 
-    def keyed(self, pulse: Pulse) -> Iterator[tuple[int, bytes]]:
+    def keyed(self, pulse: ReadingPulse) -> Iterator[tuple[int, bytes]]:
         for number, text in enumerate(self.texts):
             yield number, key_of(CHAT, body(text), NAMED)
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.errors import JobFailedError
-from dray.requests.pulse import Pulse
+from dray.requests.pulse import ReadingPulse
 from dray.requests.spool import spool
 from dray.requests.spool.marks import SpoolPart, SpoolRange, cut_marks
 from dray.requests.spool.parts import SpoolParts, part_uri
@@ -185,7 +185,7 @@ def test_rows_wait_for_the_part_before_and_are_not_missed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two parts are under way at most: one that gets its name, and one that is written."""
-    go_on, pulse = threading.Event(), Pulse()
+    go_on, pulse = threading.Event(), ReadingPulse()
     sync = AtomicFile.sync
 
     def slow(file: AtomicFile) -> None:
@@ -213,7 +213,7 @@ def test_rows_wait_for_the_part_before_and_are_not_missed_meanwhile(
 
 
 def test_a_row_is_missed_again_after_a_wait() -> None:
-    pulse = Pulse()
+    pulse = ReadingPulse()
     with pulse.paused():
         assert pulse.silent() == 0.0
     assert 0.0 < pulse.silent() < 10.0

@@ -35,7 +35,7 @@ from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.open_rows import Finished, OpenLines, Rows, open_lines
 from dray.shard.pump import FEED_AHEAD
 from dray.shard.work import AttemptEnd, AttemptResult, OpenWork, ShardReceipt
-from dray.store import Notice, ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
+from dray.store import ReplicaRow, ReplicaState, Shard, ShardState, Store, StoredNotice, open_store
 from tests.support.judging import Judging
 from tests.support.waiting import until
 from tests.unit.driver.scripted import ScriptedProcess
@@ -540,7 +540,7 @@ def test_a_shard_does_not_wait_for_a_verdict_that_will_not_come(
             store.take_back(job.lease, shard.number, cause="NODE_LOSS")
             assert store.claim_shard(job.lease, shard.number, owner="another") is not None
         else:
-            told = Notice(node="node-1", source="aws", action="terminate", deadline=None, seen_at=0.0)
+            told = StoredNotice(node="node-1", source="aws", action="terminate", deadline=None, seen_at=0.0)
             store.record_notice(job.job_id, told)
         raise ReplicaLostError("gone")
 

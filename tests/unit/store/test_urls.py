@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dray.errors import ConfigError
 from dray.job.options.resolving import NoBlocks
-from dray.planning.measured import efficiencies_in
+from dray.job_plan.measured import efficiencies_in
 from dray.store import masked_url
 from dray.store.database import urls as module
 from dray.store.database.urls import parse_url, plain_name

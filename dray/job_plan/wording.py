@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dray.job_plan.job_plan import JobPlan
 from dray.planner.cost import Interval, Plan, Refusal
 from dray.planner.workload import Spread, Workload
-from dray.planning.job_plan import JobPlan
 from dray.wording import compact, count, duration, money, plural, share
 
 HEADER = ("#", "hardware", "settings", "dollars", "$ per M tokens", "done in")

@@ -9,8 +9,8 @@ from itertools import islice
 from dray.errors import DrayError
 from dray.job.open_job import OpenJob
 from dray.planner.workload.prompts import Unreadable, asked
-from dray.requests.shape import LOOKED_AT, shape_of_rows
 from dray.requests.spool.spool import decode, read_shard
+from dray.requests.task_shape import LOOKED_AT, shape_of_rows
 from dray.store import Shard
 
 _SHARDS = 8  # that are looked into, all over the job

@@ -22,13 +22,13 @@ from dray.job.options import plan_file
 from dray.job.options.forms import EngineOptions
 from dray.job.options.request import JobRequest
 from dray.job.options.resolving import NoBlocks, job_settings
+from dray.job_plan import JobPlan, Known, PlanRequest, plan_job
+from dray.job_plan.wording import HEADER, lines_of, markdown_of, refusal_lines, table_of
 from dray.planner.efficiencies import model_key
 from dray.planner.models import model_facts
 from dray.planner.workload import InputLines
-from dray.planning import JobPlan, Known, PlanRequest, plan_job
-from dray.planning.wording import HEADER, lines_of, markdown_of, refusal_lines, table_of
-from dray.requests.shape import shape_of_rows
 from dray.requests.sources import source_of
+from dray.requests.task_shape import shape_of_rows
 from dray.store import Efficiency, open_store
 from tests.support.hybrid_configs import GEMMA4_31B
 from tests.support.model_configs import LLAMA_70B
@@ -91,7 +91,7 @@ def efficiency(version: str) -> Efficiency:
 def test_what_was_measured_takes_the_place_of_guesses(
     rows: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.planning.job_plan.installed_version", lambda engine: "0.32.0+cpu")
+    monkeypatch.setattr("dray.job_plan.job_plan.installed_version", lambda engine: "0.32.0+cpu")
     options: dict[str, Any] = {"hardware": "g6e.xlarge", "on_demand": True, "prices": {"g6e.xlarge": 1.0}}
     guessed = planned(rows, model, **options)
     found = planned(rows, model, Known(runs=[efficiency("0.32.0")]), **options)

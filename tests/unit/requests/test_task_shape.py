@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dray.requests.model import Request
-from dray.requests.shape import shape_of, shape_of_rows
 from dray.requests.spool.spool import encode
+from dray.requests.task_shape import shape_of, shape_of_rows
 
 pytestmark = pytest.mark.unit
 

@@ -13,6 +13,9 @@ from dray.engine.chat_template import with_template_text
 from dray.errors import ConfigError, InputError
 from dray.job.options.plan_file import OVERRIDES, identity_of
 from dray.job.options.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
+from dray.job_plan.arguments import limits_for, whole
+from dray.job_plan.measured import efficiencies_in
+from dray.job_plan.request import PlanRequest
 from dray.kinds import KINDS, Kind, kind_named
 from dray.machine import installed_version
 from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
@@ -21,12 +24,9 @@ from dray.planner.cost.limits import allowed
 from dray.planner.efficiencies import learned, learned_lengths, with_starts
 from dray.planner.models import ModelFacts, read_model
 from dray.planner.workload import Counting, InputLines, Learned, Lengths, TokenizerAt, Workload, estimate
-from dray.planning.arguments import limits_for, whole
-from dray.planning.measured import efficiencies_in
-from dray.planning.request import PlanRequest
-from dray.requests.shape import LOOKED_AT, shape_of_rows
 from dray.requests.sources import RowDefaults, Source
 from dray.requests.spool.spool import decode
+from dray.requests.task_shape import LOOKED_AT, shape_of_rows
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Efficiency
 from dray.weights.source.configuration import configuration_of

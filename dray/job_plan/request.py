@@ -10,11 +10,11 @@ from pydantic import Field, field_validator
 from dray.errors import ConfigError
 from dray.job.options.forms import RowOptions, SamplingOptions, shortcut
 from dray.job.options.request import BLOCK, Request, anchored_input, deadline_seconds
+from dray.job_plan.arguments import limits_of
 from dray.planner.cost import PlanLimits
 from dray.planner.workload import SAMPLE_ROWS
 from dray.planner.workload.images import IMAGE_TOKENS
 from dray.planner.workload.prompts import COUNTED_FIELDS
-from dray.planning.arguments import limits_of
 from dray.storage.files import absolute
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.planning.job_plan import JobPlan, Known, plan_job
-from dray.planning.request import PlanRequest
+from dray.job_plan.job_plan import JobPlan, Known, plan_job
+from dray.job_plan.request import PlanRequest
 
 
 def plan(*values: Any, known: Known | None = None, **options: Any) -> JobPlan:
