@@ -22,13 +22,14 @@ class Order:
     too large is parted where its prefixes part: ``families`` has the hash of the first block of such groups,
     and 0 for others, [G].
     ``shared_tokens`` are the prompt tokens that a prefix cache serves in this order, once the row before has
-    been computed: the most that any order can have.
+    been computed: the most that any order can have. ``prompt_tokens`` are those of all rows.
     """
 
     rows: NDArray[np.uint32]
     group_starts: NDArray[np.uint32]
     families: NDArray[np.uint64]
     shared_tokens: int
+    prompt_tokens: int
 
 
 def order_rows(facts: RowFacts, most_rows: int | None = None) -> Order:
@@ -56,6 +57,7 @@ def order_rows(facts: RowFacts, most_rows: int | None = None) -> Order:
         group_starts=(ends - sizes[ranked]).astype(np.uint32),
         families=_families(facts, tree.rows[whole], np.bincount(of_whole))[of_whole][ranked],
         shared_tokens=_served(facts, tree.rows, tree.shared),
+        prompt_tokens=int(np.sum(facts.prompt_tokens, dtype=np.int64)),
     )
 
 
