@@ -88,11 +88,11 @@ def _run(takes: Takes, model: Path, folder: Path) -> tuple[str | None, dict[int,
     return None if job.failure is None else str(job.failure), job.errors(), len(job.deaths)
 
 
-def _fragile(spec: EngineSpec) -> Engine:
+def _fragile(spec: EngineSpec, tell_limits: Any = None) -> Engine:
     """vLLM, whose own step finds no memory while it holds a marked row."""
     import torch
 
-    engine: Any = build_engine(spec)
+    engine: Any = build_engine(spec, tell_limits)
     submit, step = engine.submit, engine._engine.step
     marked: list[int] = []
 
