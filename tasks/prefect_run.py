@@ -14,7 +14,7 @@ from uuid import UUID
 from prefect import runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext, TaskRunContext, _deployment_id
+from prefect.context import FlowRunContext, TagsContext, TaskRunContext, _deployment_id
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
 
@@ -31,10 +31,15 @@ class Wish(Enum):
 
 @contextmanager
 def in_own_run() -> Iterator[None]:
-    """What the block logs is the flow run's: Prefect gives it to the run of a task that called the flow."""
+    """What the block logs is the flow run's: Prefect gives it to the run of a task that called the flow.
+
+    Tasks in it do not have the tags of the caller's ``with tags(...)``; the flow run does. Before a task with
+    tags, Prefect asks its server for slots, and where the server is away, the task fails.
+    """
     token = TaskRunContext.__var__.set(None)  # type: ignore[arg-type]  # as where there never was one
     try:
-        yield
+        with TagsContext():
+            yield
     finally:
         TaskRunContext.__var__.reset(token)
 

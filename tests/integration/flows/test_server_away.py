@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import ray
-from prefect import flow
+from prefect import flow, tags
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dray.driver.executor import TaskEnd
@@ -16,6 +16,7 @@ from dray.shard.task import Ended
 from dray.shard.work import ShardWork
 from dray.store import open_store
 from tasks.prefect_executor import PrefectExecutor
+from tasks.prefect_run import in_own_run
 from tests.support.stores import claimed, ready_job
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(180)]
@@ -35,9 +36,10 @@ def work(tmp_path: Path) -> ShardWork:
 
 @flow
 def one_task(work: ShardWork) -> TaskEnd:
-    """The end of one task, whose settings name a server that does not answer."""
+    """The end of one task, whose settings name a server that does not answer, in a run below ``tags``."""
     executor = PrefectExecutor()
-    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{lasting_port()}/api"}):
+    away = temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{lasting_port()}/api"})
+    with tags("nightly"), in_own_run(), away:
         executor.start(STABLE)
     try:
         executor.submit(work)

@@ -1,4 +1,4 @@
-"""Whether a process is one flow run's own."""
+"""Whether a process is one flow run's own, and what a run takes from its caller's context."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from prefect.context import FlowRunContext
+from prefect import tags
+from prefect.context import FlowRunContext, TagsContext
 
-from tasks.prefect_run import has_process_to_itself
+from tasks.prefect_run import has_process_to_itself, in_own_run
 
 pytestmark = pytest.mark.unit
 
@@ -32,3 +33,11 @@ def test_a_process_is_that_of_the_run_for_which_prefect_started_it(
     assert has_process_to_itself() is own
     monkeypatch.delenv("PREFECT__FLOW_RUN_ID")
     assert not has_process_to_itself()
+
+
+def test_tags_of_the_caller_do_not_reach_tasks() -> None:
+    """Before a task with tags, Prefect asks its server for slots, and fails the task where that is away."""
+    with tags("nightly"):
+        with in_own_run():
+            assert not TagsContext.get().current_tags
+        assert TagsContext.get().current_tags == {"nightly"}
