@@ -81,14 +81,15 @@ def _heed(job: OpenJob, over: threading.Event, heard: AskedOfRun) -> None:
         if found is None or found is heard.wish:
             continue
         try:
-            _tell(job, found)
+            taken = _tell(job, found)
         except FencedError:
             heard.wish = found  # another driver has the job: there is nothing to pass on
             return
         except StoreError as error:
             logger.warning("the store does not take the %s yet: %s", found.value, type(error).__name__)
             continue
-        logger.info("%s requested in Prefect: finished rows are kept", found.value)
+        came_to = "finished rows are kept" if taken else "too late, the job has its answers"
+        logger.info("%s requested in Prefect: %s", found.value, came_to)
         heard.wish = found
 
 
@@ -109,9 +110,10 @@ def _asked() -> Wish | None:
         return None
 
 
-def _tell(job: OpenJob, wish: Wish) -> None:
+def _tell(job: OpenJob, wish: Wish) -> bool:
+    """Tell the store; whether the wish came before the job had its answers."""
     with reopen(job, patience=SHORT_PATIENCE) as store:
         if wish is Wish.CANCEL:
             store.request_cancel(job.job_id, by=job.lease)
-        else:
-            store.pause_job(job.lease, reason=SUSPENDED)
+            return not store.get_job(job.job_id).state.answered
+        return store.pause_job(job.lease, reason=SUSPENDED) or not store.get_job(job.job_id).state.answered

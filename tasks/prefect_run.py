@@ -139,6 +139,14 @@ def is_deleted() -> bool:
     return _is_known() is False
 
 
+def is_told_to_cancel() -> bool:
+    """Whether a user cancelled this very run; not where the API does not answer, tried once."""
+    try:
+        return wish_in(state_of_run()) is Wish.CANCEL
+    except Exception:  # noqa: BLE001  whatever the API's trouble is
+        return False
+
+
 def _is_known() -> bool | None:
     """Whether Prefect knows the run; None where the API does not answer."""
     try:

@@ -27,7 +27,13 @@ from tasks.flushing import flush_prefect
 from tasks.heeding import SUSPENDED
 from tasks.opening import Declined
 from tasks.page import show_report
-from tasks.prefect_run import has_process_to_itself, in_deployment, is_deleted, wait_for_api
+from tasks.prefect_run import (
+    has_process_to_itself,
+    in_deployment,
+    is_deleted,
+    is_told_to_cancel,
+    wait_for_api,
+)
 from tasks.settling import SHORT_SECONDS, settle_tasks
 
 
@@ -94,7 +100,9 @@ def message_of(result: JobResult) -> str:
 def declined_state(found: Declined) -> State[Any]:
     """The state of a run that has nothing to do."""
     reason = as_parameters(found.reason, JobRequest)
-    return _cancelled(reason) if found.cancelled else Completed(name="Skipped", message=reason)
+    if found.cancelled or is_told_to_cancel():
+        return _cancelled(reason)
+    return Completed(name="Skipped", message=reason)
 
 
 def finish_cancelled_run(job: OpenJob, message: str) -> State[Any]:
@@ -114,12 +122,7 @@ def _cancelled(message: str) -> State[Any]:
     here, and the run left as one that Prefect has ended.
     """
     state: State[Any] = Cancelled(message=message)
-    if not has_process_to_itself():
-        return state
-    try:
-        with get_client(sync_client=True) as client:
-            client.set_flow_run_state(UUID(str(runtime.flow_run.id)), state, force=True)
-    except Exception:  # noqa: BLE001  Prefect's API: its engine tries for longer
+    if not has_process_to_itself() or not _is_set(state):
         return state
     flush_prefect()
     left = Abort("the job was cancelled")
@@ -127,26 +130,41 @@ def _cancelled(message: str) -> State[Any]:
     raise left
 
 
-class _Deleted(BaseException):
+def _is_set(state: State[Any]) -> bool:
+    """Whether Prefect has taken the run's state, whatever it was before."""
+    try:
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(UUID(str(runtime.flow_run.id)), state, force=True)
+    except Exception:  # noqa: BLE001  Prefect's API: its engine tries for longer
+        return False
+    return True
+
+
+class _Delivered(BaseException):
     """Ends a run whose state Prefect's engine has, and need not send."""
 
 
 def delivered(job: OpenJob, state: State[Any]) -> State[Any]:
     """The run's state, for Prefect's engine.
 
-    If a user has deleted the run, the engine cannot send the state: it would log a traceback, and its caller
-    would get an error for a job that is done. The engine leaves a run alone that has such a state already.
+    If a user has deleted the run, the engine cannot send the state. If a user cancelled it when its job was
+    done, Prefect would refuse the state. The engine would log a traceback, and its caller would get an error
+    for a job that is done. The engine leaves a run alone that has such a state already.
     """
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None or not is_deleted():
+    if context is None or context.flow_run is None:
         return state
-    told = f"{job.job_id}{store_option(job.settings.store_url)}"
-    get_run_logger().warning(
-        "this flow run was deleted in Prefect; its job has ended as it would have, `dray status %s` shows it",
-        told,
-    )
+    if is_deleted():
+        told = f"{job.job_id}{store_option(job.settings.store_url)}"
+        get_run_logger().warning(
+            "this flow run was deleted in Prefect; its job has ended as it would have, "
+            "`dray status %s` shows it",
+            told,
+        )
+    elif state.is_cancelled() or not is_told_to_cancel() or not _is_set(state):
+        return state
     context.flow_run.state = state
-    raise _Deleted
+    raise _Delivered
 
 
 def _figures(result: JobResult) -> dict[str, Any]:

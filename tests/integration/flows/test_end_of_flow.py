@@ -9,11 +9,15 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
-from prefect.client.schemas.objects import State
+from prefect import runtime
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import CancelledRun, ObjectNotFound
 from prefect.logging.handlers import PrefectConsoleHandler
+from prefect.states import Cancelling
 from prefect.utilities.engine import propose_state_sync
 
 from dray.driver import whole_job
@@ -27,12 +31,14 @@ from dray.errors import (
     UnknownJobError,
 )
 from dray.job.beginning import opening
+from dray.job.ending.result import JobResult
 from dray.job.open_job import OpenJob
 from dray.store import Job, JobState, Store, open_store
 from flows import batch_inference as module
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
 from tasks import prefect_run
+from tasks.finalise import finalise
 from tasks.ingest import ingest
 from tasks.opening import open_job
 from tests.support.command import write_requests
@@ -210,3 +216,29 @@ def test_a_run_that_is_deleted_in_prefect_gives_its_caller_the_result(
     assert time.monotonic() - began < 30
     assert "this flow run was deleted in Prefect; its job" in caplog.text
     assert [state.name for state in sent] == ["Running"]
+
+
+@pytest.mark.parametrize("own_process", [True, False])
+def test_a_cancel_of_a_job_that_is_done_leaves_its_run_completed(
+    run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, own_process: bool
+) -> None:
+    """Prefect refuses a run that is Cancelling any end but Cancelled: it stayed so, and its caller failed."""
+    own: list[UUID] = []
+
+    def cancelled_late(*arguments: Any) -> JobResult:
+        result = finalise(*arguments)
+        own.append(UUID(str(runtime.flow_run.id)))
+        if own_process:
+            monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(own[0]))
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(own[0], Cancelling(), force=True)
+        return result
+
+    monkeypatch.setattr(module, "_end_state", lambda _: JobState.EXPIRED)
+    monkeypatch.setattr(module, "finalise", cancelled_late)
+    assert run(None).state is JobState.EXPIRED
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(own[0]).state
+    assert state is not None
+    assert (state.type, state.name) == (StateType.COMPLETED, "Expired")
+    assert (state.message or "").startswith("its time is over: ")

@@ -21,6 +21,7 @@ from dray.store import Job, JobState, open_store
 from tasks import failing, heeding, stopping
 from tasks.prefect_run import Wish
 from tests.support.command import write_requests
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -145,3 +146,14 @@ def test_ctrl_c_and_a_timeout_stop_the_shards_and_the_same_call_goes_on(
     assert (found.state, found.reason) == (JobState.CANCELLED, f"its run was ended ({end.__name__})")
     assert found.cancelled_at is None
     assert open_job(job.settings).lease.epoch == job.lease.epoch + 1
+
+
+def test_a_cancel_that_came_too_late_is_not_said_to_be_taken(
+    job: OpenJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_store(job.settings.store_url) as store:
+        store.set_job_state(job.lease, JobState.COMPLETED)
+    with caplog.at_level(logging.INFO), heeding.heeding(job) as heard:
+        until(lambda: heard.wish is Wish.CANCEL)
+    assert "cancel requested in Prefect: too late, the job has its answers" in caplog.text
+    assert "rows are kept" not in caplog.text

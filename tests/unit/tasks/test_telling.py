@@ -1,4 +1,4 @@
-"""Which event says that a job paused: an automation resumes one that waiting helps, and no other."""
+"""How a run tells Prefect of its end: by events, upon which automations act, and by its state."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dray.errors import JobBlockedError, JobPausedError
 from dray.job.beginning.opening import open_job
 from dray.job.options.settings import JobSettings
 from tasks import telling
+from tasks.opening import Declined
 
 pytestmark = pytest.mark.unit
 
@@ -42,3 +43,13 @@ def test_a_job_that_would_stop_there_again_has_an_event_of_its_own(
     with pytest.raises(JobPausedError):
         work()
     assert heard == ["started", event]
+
+
+@pytest.mark.parametrize(("told", "name"), [(True, "Cancelled"), (False, "Skipped")])
+def test_a_run_that_is_cancelled_while_it_waits_for_another_driver_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, told: bool, name: str
+) -> None:
+    """Prefect refuses it any other end."""
+    monkeypatch.setattr(telling, "is_told_to_cancel", lambda: told)
+    state = telling.declined_state(Declined(reason="another process drives the job", cancelled=False))
+    assert (state.name, state.message) == (name, "another process drives the job")
