@@ -8,6 +8,7 @@ from typing import Any
 from dray.job.driverless import is_undriven, no_driver
 from dray.job.ending.retried import retries
 from dray.job.pace import pace
+from dray.job.spent_budget import has_spent_budget
 from dray.places import short_name
 from dray.report.progress import seconds_left
 from dray.store import Job, ReplicaState, Store
@@ -32,6 +33,7 @@ def facts_of(store: Store, job: Job) -> dict[str, Any]:
         "job_id": job.job_id,
         "state": str(job.state),
         "reason": job.reason,
+        "budget_spent": has_spent_budget(job),
         "no_driver": undriven,
         "undriven": is_undriven(job, now),
         "created_at": job.created_at,

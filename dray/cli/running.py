@@ -51,9 +51,10 @@ def _pauses_noted() -> Iterator[None]:
     except (JobPausedError, StoreError) as error:
         job = current_job.latest()
         if job is not None and not isinstance(error, FencedError):
-            resume = f"`dray resume {job.job_id}{store_option(job.settings.store_url)}`"
+            command = f"`dray resume {job.job_id}"
+            resume = f"{command}{store_option(job.settings.store_url)}`"
             error.args = (str(error).replace("`dray resume JOB`", resume),)
-            if resume not in str(error):
+            if f"{command} " not in str(error):  # it may name options that going on needs
                 error.add_note(f"{resume} goes on; finished rows are kept")
         raise
 

@@ -50,6 +50,9 @@ def next_step(facts: Facts, store: str | None) -> str:
         return f"mend the input, then `dray resume {job}{where}` reads it again"
     if state == "failed":
         return f"see the reason, then `dray resume {job}{where}` goes on; finished rows are kept"
+    if state in ("paused", "cancelled") and facts["budget_spent"]:
+        higher = f"`dray resume {job} --budget DOLLARS{where}` with a higher budget"
+        return f"{higher} goes on; finished rows are kept"
     if state in ("paused", "cancelled"):
         return f"`dray resume {job}{where}` goes on; finished rows are kept"
     if state == "expired":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dray.codes import ErrorCode
 from dray.requests.model import Outcome
@@ -72,9 +73,16 @@ def outcomes(indexes: Sequence[int], text: str = "answer") -> list[Outcome]:
     return [outcome(index, text) for index in indexes]
 
 
-def ready_job(store: Store, job_id: str = "job", *, shards: int = 2, rows: int = 4) -> JobLease:
+def ready_job(
+    store: Store,
+    job_id: str = "job",
+    *,
+    shards: int = 2,
+    rows: int = 4,
+    settings: Mapping[str, Any] | None = None,
+) -> JobLease:
     """A job in progress, driven by ``driver``."""
-    store.create_job(job_id, fingerprint=FINGERPRINT, settings={})
+    store.create_job(job_id, fingerprint=FINGERPRINT, settings=settings or {})
     lease = store.claim_job(job_id, "driver")
     store.add_shards(lease, specs(shards, rows), total_rows=shards * rows)
     return lease

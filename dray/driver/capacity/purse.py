@@ -9,7 +9,7 @@ from typing import Any
 from dray.cluster.base import Node
 from dray.driver.capacity.growth import Load
 from dray.driver.capacity.policy import Situation, is_spent
-from dray.driver.capacity.spent import SPENT, dollars_of, spent_error
+from dray.driver.capacity.spent import dollars_of, spent_error
 from dray.driver.capacity.work_left import work_of
 from dray.driver.events import Event, Outlook, Warned
 from dray.driver.ledger import Ledger
@@ -18,6 +18,7 @@ from dray.job.ending.capacity_notes import KEPT, MOST, decisions_of
 from dray.job.open_job import OpenJob
 from dray.job.options.request import deadline_seconds
 from dray.job.pricing import UNPRICED
+from dray.job.spent_budget import SPENT
 from dray.store import Store
 
 _HOUR = 3600.0

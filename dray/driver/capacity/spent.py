@@ -9,13 +9,8 @@ from dray.account import Span, account_of
 from dray.errors import JobBlockedError
 from dray.job.open_job import OpenJob
 from dray.job.pricing import price_of
+from dray.job.spent_budget import SPENT
 from dray.store import Store, store_option
-
-SPENT = "spent_budget"
-"""Where a job's ``info`` has the budget, in dollars, that its driver found spent.
-
-What the next look would have cost was counted in, so a little of it is left by the spans alone.
-"""
 
 
 def refuse_spent(store: Store, job: OpenJob) -> None:
@@ -30,7 +25,10 @@ def refuse_spent(store: Store, job: OpenJob) -> None:
         return
     found = store.get_job(job.job_id).info.get(SPENT)
     dollars, _ = dollars_of(job, store.spans(job.job_id))
-    if (found is not None and budget <= found) or dollars >= budget:
+    if found is not None and budget <= found:
+        raise spent_error(job)
+    if dollars >= budget:
+        store.merge_job_info(job.lease, {SPENT: budget})
         raise spent_error(job)
 
 

@@ -118,7 +118,12 @@ def test_one_that_names_it_does_not_say_it_twice(job: OpenJob) -> None:
         raise JobPausedError("free space there, then `dray resume JOB` goes on")
     assert str(paused.value) == f"free space there, then {resume}"
     assert not hasattr(paused.value, "__notes__")
-    for error in (JobPausedError(f"suspended; {resume}"), FencedError("another driver has it")):
+    raised_budget = f"`dray resume {job.job_id} --budget DOLLARS --store out` with a higher budget goes on"
+    for error in (
+        JobPausedError(f"suspended; {resume}"),
+        JobPausedError(f"the budget is spent: {raised_budget}"),
+        FencedError("another driver has it"),
+    ):
         with pytest.raises(DrayError) as raised, running._pauses_noted():
             raise error
         assert not hasattr(raised.value, "__notes__")

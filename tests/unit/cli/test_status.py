@@ -23,6 +23,7 @@ from dray.cli.facts import facts_of
 from dray.cli.wording import status_lines
 from dray.errors import CancelledError, StoreError
 from dray.job.pace import pace_of
+from dray.job.spent_budget import SPENT
 from dray.report.progress import Meter
 from dray.store import JobLease, JobState, ReplicaRow, ReplicaState, Store, open_store
 from tests.support.stores import claimed, failure, outcomes, ready_job
@@ -157,6 +158,24 @@ def test_a_job_at_rest_says_why_and_what_to_do(store: Store) -> None:
     assert not [line for line in lines if line.startswith(("rate", "replicas"))]
     spaced = status_lines(facts_of(store, store.get_job("tickets")), now=store.now(), store="my out")
     assert "`dray resume tickets --store 'my out'` goes on" in spaced[-1]
+
+
+def test_a_spent_budget_is_raised_by_the_next_command(store: Store) -> None:
+    """The same command without a higher budget pauses again at once."""
+    lease = ready_job(store, "tickets", settings={"recipe": {"budget": 2.0}})
+    store.merge_job_info(lease, {SPENT: 2.0})
+    store.set_job_state(lease, JobState.PAUSED, reason="the budget of $2.00 is spent")
+    lines = status_lines(_facts(store), now=store.now(), store="out")
+    resume = "`dray resume tickets --budget DOLLARS --store out` with a higher budget goes on"
+    assert lines[-1] == f"next      {resume}; finished rows are kept"
+
+
+def test_a_budget_that_was_raised_since_is_not_spent(store: Store) -> None:
+    lease = ready_job(store, "tickets", settings={"recipe": {"budget": 3.0}})
+    store.merge_job_info(lease, {SPENT: 2.0})
+    store.set_job_state(lease, JobState.PAUSED, reason="the head is gone")
+    lines = status_lines(_facts(store), now=store.now(), store="out")
+    assert lines[-1] == "next      `dray resume tickets --store out` goes on; finished rows are kept"
 
 
 @pytest.mark.parametrize("reference", ["postgresql://me:hidden@host/db", "postgresql://h/db?password=hidden"])

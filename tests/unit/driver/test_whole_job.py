@@ -41,6 +41,7 @@ from dray.job.beginning.opening import open_job
 from dray.job.beginning.weighing import Weighing
 from dray.job.ending.result import JobResult
 from dray.job.options.settings import JobSettings
+from dray.job.spent_budget import has_spent_budget
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, open_store
 from tests.support.lanes import parts_on
@@ -134,13 +135,15 @@ def test_a_job_whose_budget_is_spent_starts_no_cluster_until_it_is_raised(settin
     """A schedule, or an automation, would rent its machines again and again."""
     poor = replace(settings, request=settings.request.model_copy(update={"budget": 0.01, "price": 1e6}))
     slow = Script(hold=lambda _: time.sleep(0.3))  # the driver looks at the bill before the last row
-    for expected in (1, 0, 0):
-        error, starts = _counted(poor, script=slow)
+    more = replace(settings, request=poor.request.model_copy(update={"budget": 0.02}))
+    for given, expected in ((poor, 1), (poor, 0), (more, 0)):
+        error, starts = _counted(given, script=slow)
         assert isinstance(error, JobBlockedError)
-        assert "the budget of $0.01 is spent" in str(error)
+        assert f"the budget of ${given.request.budget} is spent" in str(error)
         assert starts == expected
-    with open_store(settings.store_url, create=False) as store:
-        assert store.get_job("job").state is JobState.PAUSED
+        with open_store(settings.store_url, create=False) as store:
+            assert store.get_job("job").state is JobState.PAUSED
+            assert has_spent_budget(store.get_job("job"))
     rich = replace(settings, request=poor.request.model_copy(update={"budget": 1e9}))
     result, starts = _counted(rich, resume=True)
     assert isinstance(result, JobResult)
