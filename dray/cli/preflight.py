@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from dray.cluster.auth import refuse_missing_token
 from dray.cluster.listening import refuse_silent
 from dray.errors import ConfigError, InputError, Problem
 from dray.job.options.checks import check_arguments, check_inputs, check_weights
@@ -88,6 +89,7 @@ def _check_cluster(request: JobRequest, settings: JobSettings) -> None:
         return
     where = cluster_settings(request.cluster, NoBlocks()).for_engine(settings.engine_arguments)
     if where.address is not None:
+        refuse_missing_token(where.address)
         refuse_silent(where.address)
 
 

@@ -27,8 +27,10 @@ def answers_anybody(address: str) -> bool:
     return True
 
 
-def refuse_open_cluster(address: str) -> None:
-    """Ray's API runs any code it is sent: without a token it may listen on loopback only.
+def refuse_missing_token(address: str) -> None:
+    """Ray's API runs any code it is sent: dray joins it without a token on loopback only.
+
+    Whether the cluster wants one is not asked here.
 
     Raises:
         ConfigError: the cluster is elsewhere, and this process has no token for it.
@@ -36,7 +38,11 @@ def refuse_open_cluster(address: str) -> None:
     host = _host(address)
     if os.environ.get("RAY_AUTH_MODE") == "token" or host in ("auto", "local") or _is_loopback(host):
         return
-    raise open_cluster_error(address)
+    raise ConfigError(
+        f"this process has no token for the Ray cluster at {address}: set RAY_AUTH_MODE=token and "
+        "RAY_AUTH_TOKEN as on its head, or use a block. If the head was started without a token, start it "
+        "again with one: dray joins no open cluster beyond this machine"
+    )
 
 
 def answers_strangers(given: str, found: str) -> bool:
@@ -48,9 +54,9 @@ def answers_strangers(given: str, found: str) -> bool:
 
 
 def open_cluster_error(address: str) -> ConfigError:
-    """Why a cluster without a token is not joined."""
+    """Why a cluster that wants no token is not joined."""
     return ConfigError(
-        f"the Ray cluster at {address} is open: no token and not a loopback address. "
+        f"the Ray cluster at {address} is open: it wants no token, and its address is not a loopback one. "
         "Start it with RAY_AUTH_MODE=token, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here, or use a block"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from dray.cluster.auth import close_token_file, refuse_open_cluster
+from dray.cluster.auth import close_token_file, refuse_missing_token
 from dray.cluster.base import ClusterSettings
 from dray.cluster.ray_private import enable_token_auth
 
@@ -30,4 +30,4 @@ def prepare_environment(settings: ClusterSettings) -> None:
         return
     if settings.auth_token is not None:
         enable_token_auth(settings.auth_token)
-    refuse_open_cluster(settings.address)  # before Ray is asked for anything
+    refuse_missing_token(settings.address)  # before Ray is asked for anything

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dray.cluster.auth import refuse_open_cluster
+from dray.cluster.auth import refuse_missing_token
 from dray.cluster.base import ClusterSettings
 from dray.cluster.connect import RayCluster
 from dray.cluster.providers.local import LocalProvider
@@ -93,8 +93,8 @@ def test_a_token_of_a_cluster_that_was_left_is_for_no_other(
         with pytest.raises(Exception, match=r"(?i)auth"):  # a class of Ray's own: it has no token, or another
             nodes_at(address)
         if not before:
-            with pytest.raises(ConfigError, match="is open"):
-                refuse_open_cluster(ELSEWHERE)
+            with pytest.raises(ConfigError, match="has no token"):
+                refuse_missing_token(ELSEWHERE)
         cluster.leave()
 
 

@@ -140,6 +140,14 @@ def test_a_cluster_where_nothing_listens(
     assert f"--cluster {address}: nothing listens there; is the head up, and is the port" in said
 
 
+def test_a_cluster_elsewhere_without_its_token(
+    refused: Callable[..., str], requests: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    told = refused(requests, *SIMULATED, "--cluster", "192.0.2.7:6379")
+    assert "this process has no token for the Ray cluster at 192.0.2.7:6379: set RAY_AUTH_MODE=token" in told
+
+
 def test_a_cluster_file_that_cannot_be_used(
     refused: Callable[..., str], requests: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from ray._private.utils import check_version_info, compute_version_info
 
 from blocks import ExistingRayCluster
 from dray.cluster import connect, ray_nodes
-from dray.cluster.auth import refuse_open_cluster
+from dray.cluster.auth import refuse_missing_token
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
 from dray.cluster.own_node import OwnNode, lock_of
 from dray.cluster.providers.protocol import Machine, Market, Phase
@@ -30,21 +31,27 @@ def _no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("address", ["10.0.0.5:6379", "192.0.2.7:10001", "[2001:db8::1]:6379"])
-def test_an_open_cluster_beyond_loopback_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"is open.*RAY_AUTH_MODE=token"):
-        refuse_open_cluster(address)
+def test_a_cluster_beyond_loopback_is_not_joined_without_a_token(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is said of the cluster itself, which may well want a token."""
+    told = (
+        rf"this process has no token for the Ray cluster at {re.escape(address)}.*set RAY_AUTH_MODE=token and"
+    )
+    with pytest.raises(ConfigError, match=told):
+        refuse_missing_token(address)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    refuse_open_cluster(address)
+    refuse_missing_token(address)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:6379", "localhost:10001", "[::1]:6379", "auto"])
 def test_loopback_may_be_open(address: str) -> None:
-    refuse_open_cluster(address)
+    refuse_missing_token(address)
 
 
 def test_a_name_that_nobody_knows_counts_as_elsewhere() -> None:
-    with pytest.raises(ConfigError, match="is open"):
-        refuse_open_cluster("no-such-host.invalid:6379")
+    with pytest.raises(ConfigError, match="has no token"):
+        refuse_missing_token("no-such-host.invalid:6379")
 
 
 def test_an_address_for_clients_of_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +79,7 @@ def test_an_address_for_clients_of_ray_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_the_refusal_comes_before_ray_is_asked() -> None:
     cluster = connect.RayCluster(ClusterSettings(address="192.0.2.7:6379"))
     cluster.start()
-    with pytest.raises(ConfigError, match=r"192\.0\.2\.7:6379 is open"):
+    with pytest.raises(ConfigError, match="has no token"):
         cluster.wait()
     cluster.release()
     cluster.release()  # always safe
