@@ -15,7 +15,8 @@ from dray.job.ending.result import JobResult
 from dray.job.options.dated import dated
 from dray.requests.reading.frames import frame_to_source
 from dray.requests.row_shape import refuse_same
-from dray.storage.files import absolute, check_writable, local_path
+from dray.storage.absolute_paths import absolute
+from dray.storage.files import check_writable, local_path
 from dray.storage.folders import WORK, refuse_foreign
 from dray.storage.layout import published_names
 from dray.storage.objects import is_object

@@ -21,7 +21,7 @@ from dray.cli.help import ABOUT, PLAN, PLAN_EXAMPLES, RUN, RUN_EXAMPLES
 from dray.cli.introduction import introduction
 from dray.cli.models import models
 from dray.errors import ConfigError, DrayError
-from dray.storage.files import absolute
+from dray.storage.absolute_paths import absolute
 from dray.storage.layout import PART_BYTES
 
 app = App(

@@ -243,7 +243,8 @@ def rewrite_report(job_id: str, path: str | None, reference: str | None, *, json
 def _report_of(job: Job) -> str:
     from dray.job.beginning.opening import owner_of_job
     from dray.storage import folders
-    from dray.storage.files import absolute, join, local_path
+    from dray.storage.absolute_paths import absolute
+    from dray.storage.files import join, local_path
     from dray.storage.layout import REPORT
     from dray.storage.objects import is_object
 

@@ -10,7 +10,7 @@ from cyclopts import App
 from dray.cli import output
 from dray.cli.flags import Json
 from dray.errors import ConfigError
-from dray.storage.files import absolute
+from dray.storage.absolute_paths import absolute
 
 models = App(name="models", help="Publish checksums of a model; list or remove the models of this machine.")
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 from dray.cluster.base import ClusterSettings
 from dray.cluster.providers.protocol import ProviderSettings
 from dray.errors import ConfigError
-from dray.storage.files import absolute
+from dray.storage.absolute_paths import absolute
 
 SUFFIX = ".toml"
 

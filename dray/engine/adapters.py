@@ -6,6 +6,7 @@ replica at all of them, before weights are loaded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 from dray.engine.adapter_fit import refuse_misfits
 from dray.engine.adapter_folder import Adapter, read_adapter
 from dray.errors import ConfigError
-from dray.storage.files import absolute
+from dray.storage.absolute_paths import absolute
 
 ARGUMENT: Final = "lora_modules"
 
@@ -58,8 +59,14 @@ def with_absolute_folders(arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = arguments.get(ARGUMENT)
     if not isinstance(given, Mapping):
         return dict(arguments)
-    places = {name: absolute(place) if _is_text(place) else place for name, place in given.items()}
+    places = {name: _anchored(place) if _is_text(place) else place for name, place in given.items()}
     return {**arguments, ARGUMENT: places}
+
+
+def _anchored(folder: str) -> str:
+    """Of a folder that only the nodes have, the fingerprint has the path as it was given."""
+    found = absolute(folder)
+    return found if os.path.isdir(found) else absolute(folder, as_given=True)  # noqa: PTH112  raises for no name
 
 
 def adapters_of(arguments: Mapping[str, Any], model: str, *, all_here: bool = True) -> list[Adapter]:

@@ -15,7 +15,7 @@ from dray.planner.cost import PlanLimits
 from dray.planner.workload import SAMPLE_ROWS
 from dray.planner.workload.images import IMAGE_TOKENS
 from dray.planner.workload.prompts import COUNTED_FIELDS
-from dray.storage.files import absolute
+from dray.storage.absolute_paths import absolute
 
 
 class PlanRequest(Request):

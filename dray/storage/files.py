@@ -21,7 +21,7 @@ from typing import IO, cast
 
 from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError, Problem
 from dray.storage import objects, remote, seekable, streams
-from dray.storage.addresses import HUB, refuse_slip
+from dray.storage.addresses import HUB
 from dray.storage.datasets import DatasetError
 from dray.storage.faults import NoBucketError
 from dray.storage.file_system import refuse_unpacked
@@ -57,19 +57,6 @@ class FileInfo:
 def local_path(uri: str) -> Path:
     """The path of a local file given as a path or as ``file://``."""
     return Path(uri.removeprefix("file://")).expanduser()
-
-
-def absolute(path: str) -> str:
-    """A local path as seen from any working directory; URIs and ``..`` (behind a link) stay as they are.
-
-    Raises:
-        ConfigError: it is a URI with a slash too few, or in the home folder of no user.
-    """
-    refuse_slip(path)
-    try:
-        return path if "://" in path else str(Path(path).expanduser().absolute())
-    except RuntimeError:
-        raise ConfigError(f"{path}: there is no such user, so no home folder") from None
 
 
 def join(directory: str, name: str) -> str:

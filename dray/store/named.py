@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dray.errors import ConfigError
+from dray.storage.absolute_paths import absolute_path
 from dray.storage.addresses import masked_url, without_variable
 from dray.store.store import PATIENCE, Store, open_store
 
@@ -40,10 +41,10 @@ def file_of(given: str) -> Path:
         if path.is_dir():
             if not (path / "dray.db").is_file():
                 raise ConfigError(f"no dray.db in {masked_url(given)}; {NAMES}")
-            return (path / "dray.db").absolute()
+            return absolute_path(path / "dray.db")
         if not path.exists():
             raise ConfigError(f"no store at {masked_url(given)}: no such file or folder; {NAMES}")
-        return path.absolute()
+        return absolute_path(path)
     except (OSError, RuntimeError) as error:  # RuntimeError: a home folder of no user
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"no store at {masked_url(given)}: {reason}; {NAMES}") from None

@@ -18,7 +18,7 @@ from dray.job.options.settings import JobSettings
 from dray.requests.reading.readers import source_digest
 from dray.requests.shape_digest import template_digest
 from dray.requests.sources import SqlQuery
-from dray.storage.files import absolute
+from dray.storage.absolute_paths import absolute
 from dray.store import Fingerprint
 from dray.weights import Manifest
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from dray.job.options.plain import path_as_text, plain
 from dray.job.options.replica_range import read_range
 from dray.kinds import KindName, kind_named
-from dray.storage.files import absolute
+from dray.storage.absolute_paths import absolute
 
 if TYPE_CHECKING:
     from dray.requests.row_shape import RowShape  # a tenth of a second, before the first line of a run
@@ -163,7 +163,8 @@ class RowOptions(Form):
         """The same options, with local folders as seen from any working directory."""
         from dray.requests.media.medium import roots_of
 
-        given = {name: absolute(root) for name, root in roots_of(self).items()}
+        # as given: fingerprints have the folders so
+        given = {name: absolute(root, as_given=True) for name, root in roots_of(self).items()}
         return self.model_copy(update=given) if given else self
 
     def source(self, inputs: str | list[str]) -> Source:

@@ -31,8 +31,8 @@ from dray.job.options.forms import (
 )
 from dray.job.options.spelling import parameter
 from dray.kinds import Overflow
+from dray.storage.absolute_paths import absolute
 from dray.storage.addresses import VARIABLE, names_login
-from dray.storage.files import absolute
 from dray.storage.layout import PART_BYTES
 
 BLOCK = "block:"
@@ -307,8 +307,9 @@ def anchored_model(model: str, engine: str) -> str:
     """
     if model.startswith(BLOCK):
         return model
-    place = absolute(model)
-    is_word = engine == "simulated" and "/" not in model and not Path(place).exists()
+    simulated = engine == "simulated"
+    place = absolute(model, as_given=simulated)  # as the fingerprint has it: others count by what they hold
+    is_word = simulated and "/" not in model and not Path(place).exists()
     return model if is_word else place
 
 
@@ -330,7 +331,7 @@ def _anchored_database(url: str) -> str:
     scheme, separator, file = url.partition(":///")
     if not separator or scheme.partition("+")[0] != "sqlite" or not file or file.startswith((":", "file:")):
         return url
-    return f"{scheme}:///{absolute(file)}"
+    return f"{scheme}:///{absolute(file, as_given=True)}"  # the fingerprint has it so
 
 
 def _anchored_store(store: str | None) -> str | None:

@@ -16,8 +16,9 @@ from typing import Any, Final
 from dray.codes import InvalidRow, NotFound
 from dray.errors import ConfigError
 from dray.requests.validate import BadRow, check_text
+from dray.storage.absolute_paths import absolute
 from dray.storage.addresses import HUB
-from dray.storage.files import absolute, local_path
+from dray.storage.files import local_path
 from dray.storage.objects import is_object, is_web
 
 NAMED: Final = re.compile(
@@ -183,7 +184,7 @@ class MediaRoot:
         self._medium = medium
         self._remote = is_object(root)
         self._web = is_web(root)
-        self._root = given if self._remote else absolute(str(local_path(given or "/")))
+        self._root = given if self._remote else absolute(str(local_path(given or "/")), as_given=True)
 
     def place(self, url: str, field: str) -> str:
         """Where the file of this name or URL lies; BadRow where that is not below the root."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from dray.errors import ConfigError
+from dray.storage.absolute_paths import absolute_path
 from dray.storage.addresses import masked_url, whole_login
 
 _FILE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -55,7 +55,7 @@ def _file_url(path: str) -> URL:
         raise ConfigError(f"a store in memory cannot be shared by the processes of a job: {_HINT}")
     if path.startswith("file:"):
         raise ConfigError(f"SQLite's file: URIs are not offered: {_HINT}")
-    return URL.create("sqlite", database=str(Path(path).expanduser().absolute()))
+    return URL.create("sqlite", database=str(absolute_path(path)))
 
 
 def _postgres_url(parsed: URL) -> URL:

@@ -14,7 +14,7 @@ from dray.cli.options import given_by, options_of, pairs
 from dray.errors import ConfigError
 from dray.job.options.request import JobRequest
 from dray.job_plan import PlanRequest
-from dray.storage.files import absolute
+from dray.storage.absolute_paths import absolute
 
 pytestmark = pytest.mark.unit
 
@@ -60,6 +60,71 @@ def test_local_paths_are_made_absolute_and_uris_stay(monkeypatch: pytest.MonkeyP
     assert absolute("in.jsonl") == str(tmp_path / "in.jsonl")
     assert absolute("s3://bucket/in.jsonl") == "s3://bucket/in.jsonl"
     assert absolute("~/in.jsonl") == str(Path.home() / "in.jsonl")
+    assert absolute("s3://bucket/a/../in.jsonl") == "s3://bucket/a/../in.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("../in.jsonl", "in.jsonl"),
+        ("../yy/./../in.jsonl", "in.jsonl"),
+        ("gone/../../in.jsonl", "in.jsonl"),
+        ("../link/in.jsonl", "link/in.jsonl"),  # as the user spells it
+        ("../link/sub/../in.jsonl", "link/in.jsonl"),
+        ("../link/../in.jsonl", "deep/in.jsonl"),  # in the folder above what the link leads to
+        ("../link/../../link/in.jsonl", "link/in.jsonl"),
+        ("../loop/../in.jsonl", "in.jsonl"),
+        ("../*/../in.jsonl", "*/../in.jsonl"),  # a pattern may match a link
+        ("../*/../../in.jsonl", "*/../../in.jsonl"),
+    ],
+)
+def test_a_path_leads_to_the_same_file_when_the_folder_of_the_command_is_gone(
+    given: str, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Jobs keep their paths, and other nodes read them, which have no such folder."""
+    for folder in ("yy", "deep/target/sub"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "target")
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path / "yy")
+    assert absolute(given) == f"{tmp_path}/{named}"
+    assert absolute(given, as_given=True) == f"{tmp_path}/yy/{given.replace('/./', '/')}"
+
+
+def test_a_job_keeps_no_path_through_the_folder_of_its_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "yy").mkdir()
+    monkeypatch.chdir(tmp_path / "yy")
+    asked = JobRequest.of(
+        ["../in.jsonl"], "../model", "../out", store="../jobs.db", cluster="../c.toml", plan="../plan.json"
+    )
+    found = asked.anchored()
+    assert (found.input, found.output) == ([f"{tmp_path}/in.jsonl"], f"{tmp_path}/out")
+    assert (found.model, found.store) == (f"{tmp_path}/model", f"{tmp_path}/jobs.db")
+    assert (found.cluster, found.plan) == (f"{tmp_path}/c.toml", f"{tmp_path}/plan.json")
+
+
+def test_what_makes_a_job_another_one_stays_as_earlier_versions_spelled_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such a path is part of the fingerprint: a job that was begun with it goes on."""
+    (tmp_path / "yy").mkdir()
+    (tmp_path / "lora").mkdir()
+    monkeypatch.chdir(tmp_path / "yy")
+    asked = JobRequest.of(
+        "sqlite:///../rows.db",
+        "../model",
+        "../out",
+        engine={"name": "simulated", "arguments": {"lora_modules": {"a": "../lora", "b": "../nodes"}}},
+        rows={"query": "select 1", "image_root": "../images"},
+    )
+    found = asked.anchored()
+    given = f"{tmp_path}/yy/.."
+    assert (found.input, found.model) == (f"sqlite:///{given}/rows.db", f"{given}/model")
+    assert found.rows.image_root == f"{given}/images"
+    folders = {"a": f"{tmp_path}/lora", "b": f"{given}/nodes"}  # of one that is here, what it holds counts
+    assert found.engine.arguments["lora_modules"] == folders
 
 
 @pytest.mark.parametrize(

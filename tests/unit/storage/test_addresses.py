@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dray.errors import ConfigError
+from dray.storage.absolute_paths import absolute
 from dray.storage.addresses import (
     holds_password,
     identifying_url,
@@ -14,7 +15,6 @@ from dray.storage.addresses import (
     shows_secret,
     without_variable,
 )
-from dray.storage.files import absolute
 
 pytestmark = pytest.mark.unit
 

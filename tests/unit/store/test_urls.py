@@ -28,6 +28,18 @@ def test_files_become_absolute(url: str) -> None:
     assert parsed.database == str(Path(url.removeprefix("sqlite:///")).absolute())
 
 
+def test_the_folder_of_a_command_is_not_in_the_name_of_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "yy").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "dray.db").touch()
+    monkeypatch.chdir(tmp_path / "yy")
+    named = str(tmp_path / "out" / "dray.db")
+    assert parse_url("../out/dray.db").database == parse_url("sqlite:///../out/dray.db").database == named
+    assert str(file_of("../out")) == str(file_of("../out/dray.db")) == named
+
+
 def test_an_absolute_path_stays() -> None:
     assert parse_url("sqlite:////data/store").database == "/data/store"
 
