@@ -25,6 +25,9 @@ _HOUR = 3600.0
 _LONGEST_STEP = 60.0
 """Seconds. Looks are farther apart while the store is away; what that time cost is in the account already."""
 
+_CORRECTION = 30.0
+"""Seconds. An outlook is corrected no sooner and for no less; each correction waits twice as long."""
+
 
 class Purse:
     """Counts what the job's nodes cost, and heeds deadline and budget.
@@ -46,6 +49,8 @@ class Purse:
         self._created = 0.0
         self._looked: float | None = None
         self._said: tuple[bool | None, bool | None] | None = None
+        self._ends = self._correct_at = 0.0  # in seconds since the job was created, as was said last
+        self._patience = _CORRECTION
         self._notes: list[dict[str, Any]] = []
         self._unpriced: set[str] = set()
 
@@ -158,14 +163,17 @@ class Purse:
         return min(max(seconds, 0.1), _LONGEST_STEP)
 
     def _look_ahead(self, store: Store, load: Load, now: Situation) -> None:
-        """Say whether deadline and budget will be met, when that changes."""
+        """Say whether deadline and budget will be met, when that changes, or was said with a wrong time."""
         left = load.seconds_left or 0.0
         late = None if now.deadline is None else now.elapsed + left > now.deadline
         cost = now.work * now.on_demand_price / _HOUR
         over = None if now.budget is None else now.spent + cost > now.budget
-        if self.idle or (late, over) == self._said:
+        changed = (late, over) != self._said
+        if self.idle or not (changed or self._was_far_off(now.elapsed, left)):
             return
-        self._said = late, over
+        self._patience *= 1 if changed else 2
+        self._said, self._ends = (late, over), now.elapsed + left
+        self._correct_at = now.elapsed + self._patience
         outlook = Outlook(
             seconds_left=left,
             deadline_in=None if now.deadline is None else now.deadline - now.elapsed,
@@ -174,3 +182,9 @@ class Purse:
         )
         self._emit(outlook)
         self.note(store, outlook.text)
+
+    def _was_far_off(self, elapsed: float, left: float) -> bool:
+        """Whether what was said last of the job's end is wrong by more than half of what is left."""
+        expected = self._ends - elapsed
+        off = abs(left - expected)
+        return elapsed >= self._correct_at and off > max(left, expected) / 2 and off > _CORRECTION

@@ -316,6 +316,40 @@ def test_a_budget_keeps_no_finished_job_from_its_files(
     assert elastic.run(ThreadFleet(["a"]), budget=100.0, price=1.0).state == JobState.COMPLETED
 
 
+def test_an_outlook_that_was_far_off_is_corrected() -> None:
+    """The first seconds of a run tell little, and the report keeps what was said of them."""
+    told: list[Event] = []
+    job: Any = SimpleNamespace(
+        settings=SimpleNamespace(request=JobRequest.of("i", "m", "o", budget=100.0)),
+        job_id="job",
+        lease=SimpleNamespace(epoch=1),
+    )
+    known = SimpleNamespace(job_id="job", created_at=0.0, info={})
+    store: Any = SimpleNamespace(
+        get_job=lambda _: known, spans=lambda _: [], now=float, merge_job_info=lambda *_: None
+    )
+    ledger: Any = SimpleNamespace(priced=True)
+    purse = Purse(job, ledger, told.append)
+
+    def look(elapsed: float, left: float) -> int:
+        load: Any = SimpleNamespace(seconds_left=left)
+        now: Any = SimpleNamespace(
+            deadline=None, elapsed=elapsed, work=left, on_demand_price=20.0, budget=100.0, spent=1.0
+        )
+        purse._look_ahead(store, load, now)
+        return len(told)
+
+    assert look(1000, 780) == 1
+    assert look(1010, 80) == 1  # it may swing back
+    assert look(1040, 740) == 1  # as it was said
+    assert look(1041, 70) == 2
+    assert told[-1].text == "the rest takes 1 min 10 s as things are, and costs $0.39, within the budget"
+    assert look(1075, 600) == 2  # each correction waits twice as long
+    assert look(1110, 600) == 3
+    assert look(1300, 430) == 3
+    assert look(1705, 20) == 3  # a matter of seconds
+
+
 def test_time_without_the_store_is_counted_once() -> None:
     """The account has it; half an hour of all nodes more would end a job that has the money to go on."""
     job: Any = SimpleNamespace(settings=SimpleNamespace(request=JobRequest.of("i", "m", "o", budget=100.0)))
