@@ -35,7 +35,7 @@ from dray.storage.file_system import file_system_of, refuse_network
 from dray.storage.files import local_path
 from dray.storage.objects import is_object
 from dray.storage.remote import is_remote
-from dray.store import open_store
+from dray.store import JobState, open_store
 
 _SMALL_BYTES = 2 << 20  # of input: a few thousand rows, which take a tenth of a second
 _ROWS_SECONDS = 0.2  # of reading rows where nothing is wrong with them
@@ -88,9 +88,23 @@ def _check_cluster(request: JobRequest, settings: JobSettings) -> None:
     if request.cluster.startswith(BLOCK):
         return
     where = cluster_settings(request.cluster, NoBlocks()).for_engine(settings.engine_arguments)
-    if where.address is not None:
+    if where.address is not None and not _goes_on_completed(request):
         refuse_missing_token(where.address)
         refuse_silent(where.address)
+
+
+def _goes_on_completed(request: JobRequest) -> bool:
+    """Whether a resume only writes the files of a completed job again: that needs no cluster.
+
+    Raises:
+        StoreUnreachableError: the store does not answer.
+    """
+    job_id, store = request.job_id, request.store
+    if not request.resume or job_id is None or store is None or store.startswith(BLOCK):
+        return False
+    with open_store(without_variable(store), create=False, patience=_PATIENCE) as opened:
+        job = opened.find_job(job_id)
+    return job is not None and job.state is JobState.COMPLETED
 
 
 def _check_input(request: JobRequest, settings: JobSettings) -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from dray.cli import running
 from dray.cli.app import run_app
-from dray.errors import UnknownJobError
+from dray.cli.preflight import preflight
+from dray.cluster import listening
+from dray.errors import ConfigError, UnknownJobError
 from dray.job import current_job
 from dray.job.beginning.opening import open_job
 from dray.job.options.request import JobRequest
 from dray.job.options.resolving import NoBlocks, job_settings
 from dray.job.options.settings import JobSettings
-from dray.store import Fingerprint, open_store
+from dray.store import Fingerprint, JobState, open_store
 from tests.support.command import write_requests
 from tests.support.publishing import answer
+from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.unit
 
@@ -106,6 +111,33 @@ def test_a_job_whose_folder_was_moved_goes_on_there(
     [again] = opened
     assert (again.skipped, again.settings.output) == (9, str(kept))
     assert not out.exists()
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.PAUSED])
+def test_a_completed_job_needs_no_cluster(
+    state: JobState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers are in the store, and its cluster is often gone by then."""
+    monkeypatch.setattr(listening, "_START_SECONDS", 0.0)
+    url = f"sqlite:///{tmp_path / 'dray.db'}"
+    with open_store(url) as store:
+        store.set_job_state(ready_job(store), state)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        request = JobRequest.of(
+            str(write_requests(tmp_path / "in.jsonl", 1)),
+            "m",
+            str(tmp_path / "out"),
+            cluster="127.0.0.1:{1}".format(*unused.getsockname()),
+            engine={"name": "simulated"},
+            job_id="job",
+            store=url,
+        )
+        silent = pytest.raises(ConfigError, match="nothing listens there")
+        with nullcontext() if state is JobState.COMPLETED else silent:
+            preflight(request.model_copy(update={"resume": True}))
+        with silent:
+            preflight(request.model_copy(update={"job_id": "another", "resume": True}))
 
 
 def test_a_job_that_is_to_go_on_is_not_begun_anew(make_settings: Callable[..., JobSettings]) -> None:
