@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from dray.cluster.auth import refuse_missing_token
 from dray.cluster.listening import refuse_silent
-from dray.errors import ConfigError, InputError, Problem
+from dray.errors import ConfigError, InputError, Problem, StoreError
 from dray.job.options.checks import check_arguments, check_inputs, check_weights
 from dray.job.options.forms import RowOptions
 from dray.job.options.model_files import refuse_typo
@@ -35,7 +35,7 @@ from dray.storage.file_system import file_system_of, refuse_network
 from dray.storage.files import local_path
 from dray.storage.objects import is_object
 from dray.storage.remote import is_remote
-from dray.store import JobState, open_store
+from dray.store import Job, JobState, Store, open_store
 
 _SMALL_BYTES = 2 << 20  # of input: a few thousand rows, which take a tenth of a second
 _ROWS_SECONDS = 0.2  # of reading rows where nothing is wrong with them
@@ -88,23 +88,30 @@ def _check_cluster(request: JobRequest, settings: JobSettings) -> None:
     if request.cluster.startswith(BLOCK):
         return
     where = cluster_settings(request.cluster, NoBlocks()).for_engine(settings.engine_arguments)
-    if where.address is not None and not _goes_on_completed(request):
+    if where.address is not None and not _needs_no_cluster(request):
         refuse_missing_token(where.address)
         refuse_silent(where.address)
 
 
-def _goes_on_completed(request: JobRequest) -> bool:
-    """Whether a resume only writes the files of a completed job again: that needs no cluster.
+def _needs_no_cluster(request: JobRequest) -> bool:
+    """Whether a resume only writes files and error rows, as its job has no row left for an engine.
 
-    Raises:
-        StoreUnreachableError: the store does not answer.
+    A store that cannot be read says nothing: it may be one that this command is to make or to upgrade.
     """
     job_id, store = request.job_id, request.store
     if not request.resume or job_id is None or store is None or store.startswith(BLOCK):
         return False
-    with open_store(without_variable(store), create=False, patience=_PATIENCE) as opened:
-        job = opened.find_job(job_id)
-    return job is not None and job.state is JobState.COMPLETED
+    try:
+        with open_store(without_variable(store), create=False, patience=_PATIENCE) as opened:
+            return (job := opened.find_job(job_id)) is not None and _is_answered(opened, job)
+    except StoreError:
+        return False
+
+
+def _is_answered(store: Store, job: Job) -> bool:
+    if job.state in (JobState.COMPLETED, JobState.EXPIRED) or store.stop_signals(job.job_id).expired:
+        return True
+    return job.total is not None and not store.shards(job.job_id, open_only=True)
 
 
 def _check_input(request: JobRequest, settings: JobSettings) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from dray.account.spans import MICRO
+from dray.account.spans import MICRO, Span
 from dray.cluster.base import Node
 from dray.planner.catalogue import Price, load_catalogue
 
@@ -20,6 +22,12 @@ def price_of(node: Node | None, given: float | None) -> int | None:
         return round(given * MICRO)
     found = list_price(node)
     return None if found is None else round(found.likely * MICRO)
+
+
+def with_price(spans: Iterable[Span], given: float | None) -> list[Span]:
+    """The spans, in which nodes that had no price in their run have the one that the user gives now."""
+    own = None if given is None else price_of(None, given)
+    return [span if span.price is not None else replace(span, price=own) for span in spans]
 
 
 def list_price(node: Node | None) -> Price | None:

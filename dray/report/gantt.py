@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -93,11 +93,10 @@ def _rows(data: ReportData) -> list[Row]:
     by_lane: dict[str, list[Phase]] = defaultdict(list)
     for phase in sorted(data.phases, key=lambda phase: phase.start):
         (by_phase[phase.name] if phase.lane == JOB_LANE else by_lane[phase.lane]).append(phase)
-    placed = [attempt for attempt in data.attempts if attempt.started is not None]
+    lanes = drawn_lanes(data)
     tried: dict[str, list[Attempt]] = defaultdict(list)
-    for attempt in _longest(placed):
+    for attempt in drawn_attempts(data, lanes):
         tried[first_of(attempt.replica)].append(attempt)
-    lanes = sorted(by_lane.keys() | tried.keys(), key=_natural)[:MOST_LANES]
     return [
         *(Row(name=wording.plain(name), phases=tuple(phases)) for name, phases in by_phase.items()),
         *(
@@ -107,9 +106,24 @@ def _rows(data: ReportData) -> list[Row]:
     ]
 
 
-def _longest(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Attempts worth drawing: those that were lost first, then the longest."""
-    return sorted(attempts, key=lambda a: (a.clean, -a.seconds))[:MOST_ATTEMPTS]
+def drawn_lanes(data: ReportData) -> list[str]:
+    """Replicas worth drawing, in natural order: those with attempts that were cut short, then the first."""
+    placed = _placed(data)
+    lanes = {first_of(attempt.replica) for attempt in placed} | {phase.lane for phase in data.phases}
+    cut = {first_of(attempt.replica) for attempt in placed if not attempt.clean}
+    wanted = sorted(lanes - {JOB_LANE}, key=lambda lane: (lane not in cut, _natural(lane)))
+    return sorted(wanted[:MOST_LANES], key=_natural)
+
+
+def drawn_attempts(data: ReportData, lanes: Iterable[str]) -> list[Attempt]:
+    """Attempts of these lanes that are worth drawing: those that were cut short first, then the longest."""
+    shown = set(lanes)
+    found = [attempt for attempt in _placed(data) if first_of(attempt.replica) in shown]
+    return sorted(found, key=lambda a: (a.clean, -a.seconds))[:MOST_ATTEMPTS]
+
+
+def _placed(data: ReportData) -> list[Attempt]:
+    return [attempt for attempt in data.attempts if attempt.started is not None]
 
 
 def _tracks(attempts: Iterable[Attempt]) -> tuple[tuple[Attempt, ...], ...]:

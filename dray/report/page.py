@@ -15,7 +15,7 @@ from dray.places import first_of
 from dray.report import charts
 from dray.report.billing import BillRow, bill_rows, bill_sentences
 from dray.report.data import FINISHED, JOB_LANE, Attempt, Distribution, ReplicaLine, ReportData
-from dray.report.gantt import MOST_ATTEMPTS, MOST_LANES, gantt, spans
+from dray.report.gantt import drawn_attempts, drawn_lanes, gantt, spans
 from dray.report.scale import TimeAxis
 from dray.report.startup import StartUps, start_ups
 from dray.report.summary import Figure, figures, sentences, tone
@@ -177,17 +177,22 @@ def _gantt_key(data: ReportData) -> tuple[tuple[str, str], ...]:
 def _left_out(data: ReportData) -> str:
     """What the time chart does not show, or nothing."""
     placed = sum(attempt.started is not None for attempt in data.attempts)
-    lanes = {first_of(a.replica) for a in data.attempts if a.started is not None} | {
+    replicas = {first_of(a.replica) for a in data.attempts if a.started is not None} | {
         p.lane for p in data.phases
     }
+    lanes = drawn_lanes(data)
+    drawn = len(drawn_attempts(data, lanes))
     notes = []
-    if placed > MOST_ATTEMPTS:
+    if drawn < placed:
         notes.append(
-            f"{MOST_ATTEMPTS} of {wording.count(placed)} attempts are drawn: "
+            f"{wording.count(drawn)} of {wording.count(placed)} attempts are drawn: "
             "those that were cut short, then the longest."
         )
-    if len(lanes - {JOB_LANE}) > MOST_LANES:
-        notes.append(f"The first {MOST_LANES} replicas are drawn.")
+    if len(hidden := replicas - {JOB_LANE, *lanes}):
+        notes.append(
+            f"{len(lanes)} of {len(lanes) + len(hidden)} replicas are drawn: "
+            "those with attempts that were cut short, then the first."
+        )
     return " ".join(notes)
 
 

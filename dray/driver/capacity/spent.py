@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from dray.account import Span, account_of
 from dray.errors import JobBlockedError
 from dray.job.open_job import OpenJob
-from dray.job.pricing import price_of
+from dray.job.pricing import with_price
 from dray.job.spent_budget import SPENT
 from dray.store import Store, store_option
 
@@ -37,9 +36,7 @@ def dollars_of(job: OpenJob, spans: Sequence[Span]) -> tuple[float, bool]:
 
     Spans of nodes that had no price then are counted by the price that the user gives now, if at all.
     """
-    given = job.settings.request.price
-    own = None if given is None else price_of(None, given)
-    priced = [span if span.price is not None else replace(span, price=own) for span in spans]
+    priced = with_price(spans, job.settings.request.price)
     counted = [span for span in priced if span.price is not None]
     return account_of(counted).dollars or 0.0, len(counted) == len(priced)
 

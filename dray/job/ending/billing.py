@@ -8,7 +8,7 @@ from dataclasses import replace
 from dray.account import Account, Predicted, account_of, closing
 from dray.account.spans import MICRO
 from dray.job.open_job import OpenJob
-from dray.job.pricing import source_of
+from dray.job.pricing import source_of, with_price
 from dray.report import Tokens
 from dray.store import Store
 
@@ -28,9 +28,10 @@ def bill_job(store: Store, job: OpenJob, tokens: Tokens) -> Account | None:
     if rest:
         spans += rest
         store.put_spans(job.lease, [span for span in spans if span.epoch == epoch])
+    given = job.settings.request.price
     return account_of(
-        spans,
-        source=source_of(job.settings.request.price),
+        with_price(spans, given),
+        source=source_of(given),
         tokens=(tokens.prompt, tokens.cached, tokens.completion),
     )
 

@@ -5,7 +5,7 @@ A cancelled job publishes nothing: its rows are in the store, and `dray export` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,8 +42,9 @@ def finalise_job(
 ) -> JobResult:
     """Write outputs and report, and move the job to ``state``. Doing it twice gives the same output bytes.
 
-    A run that found every row finished leaves the job's result and report in the store as they are. A job
-    that is cancelled gets a result and a report in the store, and no files.
+    A run that found every row finished leaves the job's result and report in the store as they are, but for
+    the places of its files, and for dollars where no price was known. A job that is cancelled gets a result
+    and a report in the store, and no files.
 
     Raises:
         FencedError: another driver has the job; nothing more is published.
@@ -107,11 +108,12 @@ def _publish(
         files = tuple(file_line(written, stem, settings.format) for stem in ("output", "errors"))
         measures = outcomes.tally.snapshot()
         data = report_data(store, job, measures, timeline, replicas, files, state)
-        told = _told(store, job, state)
         report = drafts.open(REPORT)
-        report.write(render_html(data if told is None else replace(told, files=data.files)).encode())
         result = result_of(data, written, report.uri)
-        publish(store, job, drafts, _summary(result, data) if told is None else None)
+        told = _told(store, job, state)
+        kept, shown = (result.as_dict(), data) if told is None else _told_again(told, result, data)
+        report.write(render_html(shown).encode())
+        publish(store, job, drafts, _summary(kept, shown))
     return result
 
 
@@ -131,7 +133,7 @@ def _account(
             measures = outcomes.tally.snapshot()
     data = report_data(store, job, measures, timeline, replicas, (), JobState.CANCELLED)
     result = result_of(data, None, None)
-    store.set_job_summary(job.lease, _summary(result, data))
+    store.set_job_summary(job.lease, _summary(result.as_dict(), data))
     return result
 
 
@@ -147,17 +149,29 @@ def _counted(known: Progress) -> Measures:
     )
 
 
-def _summary(result: JobResult, data: ReportData) -> dict[str, Any]:
-    return {"result": result.as_dict(), "report": data.to_json()}
+def _summary(result: Mapping[str, Any], data: ReportData) -> dict[str, Any]:
+    return {"result": dict(result), "report": data.to_json()}
 
 
-def _told(store: Store, job: OpenJob, state: JobState) -> ReportData | None:
-    """The report of the run that ended the job, where this one had no row to run and nothing to report."""
-    found = store.get_job(job.job_id).summary.get("report")
-    if found is None or job.skipped < store.counts(job.job_id).total:
+def _told(store: Store, job: OpenJob, state: JobState) -> tuple[Mapping[str, Any], ReportData] | None:
+    """Result and report of the run that ended the job, where this one had no row to run."""
+    found = store.get_job(job.job_id).summary
+    if "report" not in found or job.skipped < store.counts(job.job_id).total:
         return None
-    told = ReportData.from_json(found)
-    return told if told.state == state else None
+    report = ReportData.from_json(found["report"])
+    return (found["result"], report) if report.state == state else None
+
+
+def _told_again(
+    told: tuple[Mapping[str, Any], ReportData], result: JobResult, data: ReportData
+) -> tuple[dict[str, Any], ReportData]:
+    """They, with the places of the files that this run wrote, and dollars where none were known."""
+    kept, report = dict(told[0]), replace(told[1], files=data.files)
+    kept.update(output=result.output, errors=result.errors, report=result.report)
+    if data.account is not None and report.account is not None and report.account.dollars is None:
+        report = replace(report, account=replace(data.account, predicted=report.account.predicted))
+        kept["cost"] = report.account.as_dict()
+    return kept, report
 
 
 def _check(store: Store, job_id: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from dray.job.beginning.opening import open_job
 from dray.job.options.request import JobRequest
 from dray.job.options.resolving import NoBlocks, job_settings
 from dray.job.options.settings import JobSettings
+from dray.requests.model import Outcome
 from dray.store import Fingerprint, JobState, open_store
 from tests.support.command import write_requests
 from tests.support.publishing import answer
@@ -113,31 +114,72 @@ def test_a_job_whose_folder_was_moved_goes_on_there(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.PAUSED])
-def test_a_completed_job_needs_no_cluster(
-    state: JobState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its answers are in the store, and its cluster is often gone by then."""
+@pytest.fixture
+def without_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobRequest]:
+    """A request for a job whose cluster is gone, to be gone on with."""
     monkeypatch.setattr(listening, "_START_SECONDS", 0.0)
-    url = f"sqlite:///{tmp_path / 'dray.db'}"
-    with open_store(url) as store:
-        store.set_job_state(ready_job(store), state)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        request = JobRequest.of(
+        yield JobRequest.of(
             str(write_requests(tmp_path / "in.jsonl", 1)),
             "m",
             str(tmp_path / "out"),
             cluster="127.0.0.1:{1}".format(*unused.getsockname()),
             engine={"name": "simulated"},
             job_id="job",
-            store=url,
-        )
-        silent = pytest.raises(ConfigError, match="nothing listens there")
-        with nullcontext() if state is JobState.COMPLETED else silent:
-            preflight(request.model_copy(update={"resume": True}))
-        with silent:
-            preflight(request.model_copy(update={"job_id": "another", "resume": True}))
+            store=f"sqlite:///{tmp_path / 'dray.db'}",
+        ).model_copy(update={"resume": True})
+
+
+def _silent() -> AbstractContextManager[object]:
+    return pytest.raises(ConfigError, match="nothing listens there")
+
+
+@pytest.mark.parametrize(
+    ("state", "left", "expired"),
+    [
+        (JobState.COMPLETED, 0, False),
+        (JobState.FINALIZING, 0, False),  # its driver was killed while it wrote the files
+        (JobState.PAUSED, 0, False),  # the disk was full then
+        (JobState.EXPIRED, 2, False),
+        (JobState.PAUSED, 2, True),
+        (JobState.PAUSED, 2, False),
+    ],
+)
+def test_a_job_without_rows_for_an_engine_needs_no_cluster(
+    state: JobState, left: int, expired: bool, without_cluster: JobRequest
+) -> None:
+    """Its answers are in the store, and its cluster is often gone by then."""
+    assert without_cluster.store is not None
+    with open_store(without_cluster.store) as store:
+        lease = ready_job(store)
+        for number in range(left, 2):
+            shard = store.claim_shard(lease, number, owner="test")
+            assert shard is not None
+            store.commit(shard, [Outcome(n, None, b"{}") for n in range(4 * number, 4 * number + 4)])
+            store.finish_shard(shard)
+        if expired:
+            store.set_expiry(lease, -1.0)
+        store.set_job_state(lease, state)
+    goes_on = left and not expired and state is JobState.PAUSED
+    with _silent() if goes_on else nullcontext():
+        preflight(without_cluster)
+    with _silent():
+        preflight(without_cluster.model_copy(update={"job_id": "another"}))
+    with _silent():
+        preflight(without_cluster.model_copy(update={"resume": False}))
+
+
+def test_a_store_is_made_by_a_run_that_would_go_on(
+    without_cluster: JobRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`dray run --resume`, as a supervisor says it each time, begins the job at first."""
+    assert without_cluster.store is not None
+    with _silent():
+        preflight(without_cluster)
+    monkeypatch.setattr("dray.cli.preflight.refuse_silent", lambda address: None)
+    preflight(without_cluster)
+    assert Path(without_cluster.store.removeprefix("sqlite:///")).exists()
 
 
 def test_a_job_that_is_to_go_on_is_not_begun_anew(make_settings: Callable[..., JobSettings]) -> None:

@@ -20,9 +20,11 @@ from dray.job.ending.reporting import ReplicaAccount
 from dray.job.ending.result import JobResult
 from dray.job.ending.timeline import Timeline
 from dray.job.open_job import OpenJob
+from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.report import ReportData, render_html
+from dray.report.billing import bill_sentences
 from dray.requests.model import Outcome
 from dray.requests.spool.spool import decode, read_shard
 from dray.store import Job, JobState, Store, open_store
@@ -76,6 +78,56 @@ def test_a_job_that_is_done_keeps_its_report_and_result_when_repeated(make_setti
     assert result.counts == {"total": 50, "done": 50, "failed": 0, "skipped": 50}  # its own
     assert result.error_codes == {}
     assert ReportData.from_json(second.summary["report"]).seconds["inference"] == pytest.approx(5, abs=0.1)
+
+
+@pytest.mark.parametrize("moved", ["folder", "format"])
+def test_a_job_that_is_repeated_elsewhere_tells_where_its_files_are(
+    moved: str, make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    store = {"store_url": f"sqlite:///{tmp_path / 'dray.db'}", "job_id": "job"}
+    job = open_job(make_settings(**store))
+    answered(job)
+    _, first = ended(job)
+    changes = {"output": str(tmp_path / "new")} if moved == "folder" else {"format": "parquet"}
+    again = open_job(make_settings(**store, **changes))
+    answered(again)
+    result, second = ended(again)
+    told = second.summary["result"]
+    assert (told["output"], told["errors"], told["report"]) == (result.output, result.errors, result.report)
+    assert told["output"] != first.summary["result"]["output"]
+    assert told["counts"] == first.summary["result"]["counts"]
+    report = ReportData.from_json(second.summary["report"])
+    assert report.files[0].uri == result.output
+    assert result.report is not None
+    assert Path(result.report).read_text() == render_html(report)
+
+
+@pytest.mark.parametrize("given", ["while it ran", "after its end"])
+def test_a_price_that_is_given_later_counts_for_nodes_that_had_none(
+    given: str, make_settings: MakeSettings
+) -> None:
+    job = open_job(make_settings())
+    early = Span(
+        epoch=1, node="n", host="h", place=0, places=1, replica="replica-0", phase="busy",
+        started=job.started, micros=3_600_000_000,
+    )  # fmt: skip
+    with open_store(job.settings.store_url, create=False) as store:
+        store.put_spans(job.lease, [early])
+    if given == "after its end":
+        answered(job)
+        _, first = ended(job)
+        assert first.summary["result"]["cost"]["dollars"] is None
+    else:
+        with open_store(job.settings.store_url, create=False) as store:
+            store.release_job(job.lease)
+    again = open_job(make_settings(request=JobRequest(input=[], model="", output="", price=2.0)))
+    answered(again)
+    _, done = ended(again)
+    account = ReportData.from_json(done.summary["report"]).account
+    assert account is not None
+    assert account.dollars == pytest.approx(2.0, abs=0.01)
+    assert done.summary["result"]["cost"]["dollars"] == account.dollars
+    assert not [line for line in bill_sentences(account) if "--price" in line]
 
 
 def test_the_report_reads_the_attempts_once(

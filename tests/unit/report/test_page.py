@@ -228,7 +228,27 @@ def test_a_job_of_512_shards_stays_small() -> None:
     assert "519 attempts at shards: 512 done, 7 SPOT" in text_of(page)
     wide = render_html(report_jobs.big(rows=20_000, replicas=64))
     assert len(wide.encode()) < 200_000
-    assert "The first 48 replicas are drawn." in wide
+    assert "48 of 64 replicas are drawn" in wide
+
+
+@pytest.mark.parametrize(("replicas", "cut"), [(200, 100), (40, 100), (200, 5), (200, 0)])
+def test_the_time_chart_draws_what_it_says(replicas: int, cut: int) -> None:
+    """Those that were cut short are on late replicas, where one in name order would not look."""
+    lanes = [f"replica-{replicas - 1 - at % min(replicas, 40)}" for at in range(cut)]
+    lanes += [f"replica-{at % replicas}" for at in range(4000 - cut)]
+    attempts = tuple(
+        Attempt(
+            shard=at, epoch=1, replica=lane, cause="spot" if at < cut else "done", seconds=9 + at % 7, rows=3,
+            started=START + at,
+        )
+        for at, lane in enumerate(lanes)
+    )  # fmt: skip
+    page = render_html(dataclasses.replace(report_jobs.small(), attempts=attempts, phases=()))
+    picture = next(p for p in drawings(page) if p.findtext("title") == "Where the time went")
+    classes = [mark.attrib["class"] for mark in picture.iter("rect")]
+    assert classes.count("bad gap") == cut
+    assert f"{wording.count(len(classes))} of 4,000 attempts are drawn" in page
+    assert len(classes) > 500
 
 
 def test_a_job_without_rows_says_so() -> None:
