@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import orjson
 
 from dray.cli import terminal
 from dray.errors import DrayError, InputError, StoreError
-from dray.job.current_job import PULSE_RECORD
+from dray.job import current_job
 
 RUN_LOGGER = "dray.run"
 """The logger of a run without Prefect."""
@@ -22,6 +23,7 @@ CLUSTER_LOGGER = "dray.cluster"
 """Says what a rented cluster could not release: that costs until it expires."""
 
 _BEGAN = time.monotonic()
+_GOES_ON = re.compile(r"then (`dray resume JOB` or the same command goes on|resume( the job)?)(?=$|[ ;,)])")
 
 
 def print_json(value: Any) -> None:
@@ -66,13 +68,19 @@ def stage(text: str) -> None:
 
 
 def explain(error: DrayError) -> None:
-    """Why it was refused or failed, each problem on a line of its own."""
+    """Why it was refused or failed, each problem on a line of its own.
+
+    A command that runs no job, such as ``dray jobs delete``, has none to resume once its trouble is mended.
+    """
     if isinstance(error, InputError):
         say(f"dray: the input cannot be used: {error.total} problem{'s' if error.total != 1 else ''}")
         for line in str(error).splitlines():
             say(f"  {line}")
         return
-    say(f"dray: {error}")
+    told = str(error)
+    if current_job.latest() is None:
+        told = _GOES_ON.sub("then give the same command again", told)
+    say(f"dray: {told}")
     for note in getattr(error, "__notes__", []):
         say(f"  {note}")
     if isinstance(error, StoreError) and error.address is not None and error.address not in str(error):
@@ -96,7 +104,7 @@ class RunLog(logging.Handler):
             return
         if record.levelno < logging.INFO or _of_prefect(record):
             return
-        if getattr(record, PULSE_RECORD, False) and terminal.is_live():
+        if getattr(record, current_job.PULSE_RECORD, False) and terminal.is_live():
             return  # the bar says it
         name = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
         stage(f"{name}{record.getMessage()}")

@@ -20,8 +20,9 @@ _QUIET_SECONDS = 5.0  # without an answer or an error, after which a question go
 class ReplicaStart:
     """How a replica's start went, in seconds since 1970.
 
-    ``began`` is when the cluster was asked for it, ``placed`` when it was first seen on a node, ``process``
-    when its process began to build the engine, and ``ready`` when that could take work.
+    ``began`` is when the cluster was asked for it, ``placed`` when it was first seen on a node (else
+    when it was last seen without one), ``process`` when its process began to build the engine, and ``ready``
+    when that could take work.
     """
 
     name: str
@@ -70,6 +71,7 @@ class ReplicaHandle:
     clock: SteadyClock = field(default_factory=SteadyClock)
     watched: Callable[[], float] = time.monotonic
     _came: float | None = None  # when it was placed, in seconds since 1970
+    _waited: float = 0.0  # until when it was seen without a place, in seconds since 1970
     _polled: float | None = None
     _ask_at: float = 0.0
 
@@ -128,7 +130,7 @@ class ReplicaHandle:
         self.start = ReplicaStart(
             name=self.name,
             began=self.began,
-            placed=min(max(self._came or began.where.process, self.began), ready),
+            placed=min(max(self._came or self._waited, self.began), ready),
             process=began.where.process,
             ready=ready,
             info=began.info,
@@ -157,7 +159,9 @@ class ReplicaHandle:
         if self.placed is None:
             self.place = self.process.node()
             self.others = self.process.others()
-            if self.place is not None:
+            if self.place is None:
+                self._waited = self.clock()
+            else:
                 self.placed, self._came = self.watched(), self.clock()
         return self.placed is not None
 

@@ -136,7 +136,7 @@ class JobRequest(Request):
     store: str | None = Field(
         default=None,
         description="Result store: block:NAME, env:NAME of a variable that holds its URL, or a URL without "
-        "password. If left out, a SQLite file in the output folder.",
+        "password, or a folder for dray.db, a SQLite file. If left out, that is the output folder.",
     )
     cluster: str = Field(
         default="local",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -12,7 +13,7 @@ from dray.storage.absolute_paths import absolute_path
 from dray.storage.addresses import masked_url, whole_login
 
 _FILE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
-_HINT = "write sqlite:///path/to/file.db, a path ending in .db, or postgresql://user@host/database"
+_HINT = "write sqlite:///path/to/file.db, a path ending in .db, a folder, or postgresql://user@host/database"
 
 
 def plain_name(url: URL) -> str:
@@ -23,12 +24,14 @@ def plain_name(url: URL) -> str:
 
 
 def parse_url(url: str) -> URL:
-    """The SQLAlchemy URL of a store.
+    """The SQLAlchemy URL of a store. A folder that is there, such as a run's output, stands for its dray.db.
 
     Raises:
         ConfigError: not a store's URL, or the driver for it is not installed.
     """
     if "://" not in url:
+        if _is_folder(url):
+            return _file_url(str(Path(url) / "dray.db"))
         if not url.endswith(_FILE_SUFFIXES):
             raise ConfigError(
                 f"store {masked_url(url)!r} does not end in {', '.join(_FILE_SUFFIXES)}: {_HINT}"
@@ -43,6 +46,13 @@ def parse_url(url: str) -> URL:
     if parsed.drivername in ("postgresql", "postgresql+psycopg"):
         return _postgres_url(parsed)
     raise ConfigError(f"store URL {masked_url(url)!r}: no store of kind {parsed.drivername!r}; {_HINT}")
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return bool(path) and Path(path).expanduser().is_dir()
+    except (OSError, RuntimeError):  # RuntimeError: a home folder of no user
+        return False
 
 
 def file_url(path: str) -> str:

@@ -112,6 +112,24 @@ def test_a_pause_ends_with_the_command_that_goes_on(
     ]
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "out/report.html cannot be written: No space left; free space there, then `dray resume JOB` "
+        "or the same command goes on",
+        "store x: the disk is full: free space, then resume the job (SQLITE_FULL)",
+    ],
+)
+def test_a_command_that_runs_no_job_has_none_to_resume(
+    told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.job.current_job.latest", lambda: None)
+    explain(DrayError(told))
+    said = capsys.readouterr().err
+    assert "then give the same command again" in said
+    assert "resume" not in said
+
+
 def test_one_that_names_it_does_not_say_it_twice(job: OpenJob) -> None:
     resume = f"`dray resume {job.job_id}{store_option(job.settings.store_url)}` goes on"
     with pytest.raises(JobPausedError) as paused, running._pauses_noted():

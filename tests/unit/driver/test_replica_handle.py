@@ -77,6 +77,26 @@ def _unsure(replica: ReplicaHandle) -> float | None:
     return replica.unsure
 
 
+@pytest.mark.parametrize(("waited", "seconds"), [(0.0, 6.0), (200.0, 4.0)])
+def test_a_start_that_was_ready_at_the_first_look_took_all_of_its_time(
+    waited: float,
+    seconds: float,
+    replica: ReplicaHandle,
+    process: ScriptedProcess,
+    clock: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its process begins with the imports, long before it builds the engine."""
+    replace_here(monkeypatch, time, "time", lambda: replica.began + clock.now - 1000.0)
+    if waited:
+        clock.now += waited
+        assert not replica.has_place()
+    clock.now += seconds
+    process.place, process.polls = "node", [True]
+    assert replica.poll() and replica.start is not None
+    assert replica.start.seconds == pytest.approx(seconds, abs=0.1)
+
+
 def test_a_question_that_is_not_answered_got_through(replica: ReplicaHandle, clock: SimpleNamespace) -> None:
     replica.unsure = 990.0
     assert not replica.poll()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import traceback
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from dray.store import masked_url
 from dray.store.database import urls as module
 from dray.store.database.urls import parse_url, plain_name
 from dray.store.named import file_of
+from dray.store.option import store_option
 
 pytestmark = pytest.mark.unit
 
@@ -38,6 +40,15 @@ def test_the_folder_of_a_command_is_not_in_the_name_of_a_store(
     named = str(tmp_path / "out" / "dray.db")
     assert parse_url("../out/dray.db").database == parse_url("sqlite:///../out/dray.db").database == named
     assert str(file_of("../out")) == str(file_of("../out/dray.db")) == named
+
+
+def test_a_folder_stands_for_the_store_in_it(tmp_path: Path) -> None:
+    """As messages name it that advise a command: `--store OUTPUT`."""
+    named = str(tmp_path / "dray.db")
+    assert parse_url(str(tmp_path)).database == parse_url(f"{tmp_path}/").database == named
+    (tmp_path / "dray.db").touch()
+    option = store_option(f"sqlite:///{named}")
+    assert parse_url(shlex.split(option)[1]).database == named
 
 
 def test_an_absolute_path_stays() -> None:
