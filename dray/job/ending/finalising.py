@@ -169,8 +169,8 @@ def _told_again(
     kept, report = dict(told[0]), replace(told[1], files=data.files)
     kept.update(output=result.output, errors=result.errors, report=result.report)
     if data.account is not None and report.account is not None and report.account.dollars is None:
-        report = replace(report, account=replace(data.account, predicted=report.account.predicted))
-        kept["cost"] = report.account.as_dict()
+        account = replace(data.account, predicted=report.account.predicted)
+        report, kept["cost"] = replace(report, account=account), account.as_dict()
     return kept, report
 
 
