@@ -29,6 +29,7 @@ from dray.kinds import Overflow as Policy
 from dray.requests.media.placing import is_file
 from dray.requests.model import Outcome, Request
 from dray.requests.overflow import Overflow
+from dray.requests.precision import whole
 
 logger = logging.getLogger(__name__)
 
@@ -304,8 +305,7 @@ def _answer(
 
 def _limit(body: dict[str, Any], settings: SimulatedSettings) -> int:
     limit = next((body[name] for name in LENGTH_FIELDS if body.get(name)), 16)
-    if isinstance(limit, float) and limit.is_integer():  # as vLLM takes them
-        limit = int(limit)
+    limit = whole(limit)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise RequestRefused("invalid_request", "max_tokens must be a whole number", param="max_tokens")
     return min(limit, settings.max_model_len)

@@ -19,6 +19,16 @@ INTEGERS = range(-(2**63), 2**64)
 """What JSON can hold of whole numbers, as this parser reads and writes it."""
 
 
+def whole(value: Any) -> Any:
+    """A whole number as an integer, as vLLM reads it: 64.0 is 64. Anything else as it is.
+
+    pandas writes floats for all whole numbers of a column where one is missing.
+    """
+    if type(value) is float and value.is_integer() and abs(value) < EXACT:
+        return int(value)
+    return value
+
+
 def holds_rounded(value: Any) -> bool:
     """Whether a list or an object of parsed JSON holds a float that may have been a whole number.
 

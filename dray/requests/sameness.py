@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from dray.kinds import KINDS
-from dray.requests.precision import EXACT
+from dray.requests.precision import whole
 
 WITHOUT_EFFECT: Final = frozenset(
     {
@@ -83,7 +83,7 @@ def doubt_of(url: str, body: dict[str, Any]) -> Doubt | None:
     engine, temperature = KINDS[url].engine, body.get("temperature")
     if not engine.generates or _is_greedy(temperature) or (engine.greedy and "temperature" not in body):
         return None
-    seed = body.get("seed")
+    seed = whole(body.get("seed"))
     return None if type(seed) is int and seed != _NO_SEED else "sampled"
 
 
@@ -99,14 +99,14 @@ def _says_nothing(name: str, value: Any, echoes: frozenset[str]) -> bool:
         return isinstance(value, _TEXT_OR_NONE)  # vLLM refuses others
     if name in WITHOUT_EFFECT:
         return True
-    return any(type(one) is type(_number(value)) and one == value for one in DEFAULTS.get(name, ()))
+    return any(type(one) is type(whole(value)) and one == value for one in DEFAULTS.get(name, ()))
 
 
 def _plain(name: str, value: Any) -> Any:
     """A value as all writers write it. Only what the engine takes by name may be put in order."""
     if name == "messages" and isinstance(value, list):
         return [_message(one) for one in value]
-    return _number(value)
+    return whole(value)
 
 
 def _message(message: Any) -> Any:
@@ -120,13 +120,6 @@ def _message(message: Any) -> Any:
 
 def _in_order(value: Any) -> Any:
     return dict(sorted(value.items())) if isinstance(value, dict) else value
-
-
-def _number(value: Any) -> Any:
-    """A whole number as an integer: 1.0 is 1."""
-    if type(value) is float and value.is_integer() and abs(value) < EXACT:
-        return int(value)
-    return value
 
 
 def told_doubts(doubts: Iterable[tuple[Doubt, int]]) -> list[str]:

@@ -26,6 +26,7 @@ from dray.kinds import LENGTH_FIELDS, Kind
 from dray.kinds import Overflow as Policy
 from dray.requests.media.parts import parts_of
 from dray.requests.overflow import Overflow
+from dray.requests.precision import whole
 
 Body = dict[str, Any]
 Side = Literal["head", "tail"]
@@ -247,8 +248,9 @@ def short(body: Body) -> Body:
 def _wanted(body: Body) -> tuple[str, int | None]:
     """The field that says how long the answer may be, and what it says."""
     for name in LENGTH_FIELDS:
-        if type(body.get(name)) is int:
-            return name, body[name]
+        wanted = whole(body.get(name))
+        if type(wanted) is int:
+            return name, wanted
     return "max_tokens", None
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dray.kinds import KINDS, LENGTH_FIELDS, MAX_PAIR_CHARACTERS, MAX_SEQUENCES, Body, Kind, characters_of
+from dray.requests.precision import whole
 
 _MOST_ANSWERS = 128
 _COMPLETION = "/v1/completions"
@@ -151,7 +152,7 @@ def _is_ids(value: Any) -> bool:
 
 def _most(body: Body) -> int | None:
     for name in LENGTH_FIELDS:
-        value = body.get(name)
+        value = whole(body.get(name))
         if value is not None:
             if type(value) is not int or not 0 <= value < 2**31:
                 raise Unreadable(f"{name} is no number of tokens")
@@ -165,7 +166,7 @@ def _says_no_length(body: Body) -> bool:
 
 
 def _answers(body: Body) -> int:
-    count = body.get("n")
+    count = whole(body.get("n"))
     if count is None:
         return 1
     if type(count) is not int or not 1 <= count <= _MOST_ANSWERS:
@@ -179,5 +180,5 @@ def _fills(body: Body, most: int) -> bool:
 
 
 def _cut(body: Body) -> int | None:
-    value = body.get("truncate_prompt_tokens")
+    value = whole(body.get("truncate_prompt_tokens"))
     return value if type(value) is int and value >= 0 else None

@@ -17,7 +17,7 @@ from dray.requests.columns.part_cells import parts_reader, with_parts
 from dray.requests.columns.template import Template, documents_of, plain_decimal, text_of, value_of
 from dray.requests.media.medium import columns_of_files, roots_of
 from dray.requests.media.placing import FORMS, parts_placer
-from dray.requests.precision import EXACT
+from dray.requests.precision import whole
 from dray.requests.row_shape import BodyFields, RowShape
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
 
@@ -129,7 +129,7 @@ def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:
 def _row_id(row: Mapping[str, Any], column: str) -> str:
     value = value_of(row, column, "missing_column")
     if isinstance(value, float):  # pandas makes floats of whole numbers where one is missing
-        value = None if isnan(value) else int(value) if abs(value) < EXACT and value.is_integer() else value
+        value = None if isnan(value) else whole(value)
     if isinstance(value, _SPELLED) and not isinstance(value, bool):
         return plain_decimal(value) if isinstance(value, Decimal) else str(value)
     return check_text(check_custom_id(value, column), column)

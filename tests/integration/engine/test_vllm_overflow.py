@@ -68,7 +68,7 @@ def test_a_row_that_fits_is_answered_the_same_under_each_policy(policy: Policy) 
 @pytest.mark.parametrize("long", [480, 505])
 def test_a_generation_is_shortened_to_what_fits(policy: Policy, long: int) -> None:
     asked = [
-        chat(words(long), max_tokens=100),
+        chat(words(long), max_tokens=100.0),  # as pandas writes it where a row has none
         {"model": NAME, "prompt": words(long), "max_tokens": CONTEXT + 1},
     ]
     for outcome in policy("shorten").run([one | {"ignore_eos": True} for one in asked]):

@@ -48,7 +48,7 @@ def test_a_spool_that_is_gone_tells_nothing(tmp_path: Path) -> None:
 
 def test_the_sequences_of_rows_are_their_prompts_and_the_answers_to_each(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
-    bodies: list[dict[str, Any]] = [{"prompt": ["a", "b", "c"], "n": 2}, {"prompt": "a"}]
+    bodies: list[dict[str, Any]] = [{"prompt": ["a", "b", "c"], "n": 2.0}, {"prompt": "a"}]
     requests = [Request(index=row, custom_id=str(row), url=URL, body=body) for row, body in enumerate(bodies)]
     spool.write_bytes(b"".join(map(encode, requests)))
     shards: Any = [SimpleNamespace(uri=str(spool), offset=0, length=spool.stat().st_size)]

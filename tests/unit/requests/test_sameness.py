@@ -106,12 +106,14 @@ def test_what_a_response_repeats_of_its_request_counts(name: str) -> None:
         (CHAT, {"temperature": 0}, None),
         (CHAT, {"temperature": 0.0}, None),
         (CHAT, {"temperature": 0.7, "seed": 3}, None),
+        (CHAT, {"temperature": 0.7, "seed": 7.0}, None),
         (VECTOR, {"input": "x"}, None),
         (CHAT, {}, "sampled"),
         (CHAT, {"temperature": 0.7}, "sampled"),
         (CHAT, {"temperature": False}, "sampled"),
         (CHAT, {"temperature": 1, "seed": None}, "sampled"),
         (CHAT, {"temperature": 1, "seed": -1}, "sampled"),  # which is no seed to vLLM
+        (CHAT, {"temperature": 1, "seed": -1.0}, "sampled"),
         (CHAT, {"temperature": 0, "request_id": "mine"}, "own_id"),
     ],
 )

@@ -26,13 +26,13 @@ pytestmark = pytest.mark.unit
 ROWS = 300
 
 
-def line(index: int, prompt: str, tokens: int | None = 8) -> bytes:
+def line(index: int, prompt: str, tokens: float | None = 8) -> bytes:
     asked = {} if tokens is None else {"max_tokens": tokens}
     body = {"messages": [{"role": "user", "content": prompt}], **asked}
     return encode_line(index, f"r{index}", "/v1/chat/completions", body, 0, index + 1).rstrip(b"\n")
 
 
-def lines_of(rows: Sequence[str], tokens: Sequence[int] = ()) -> list[bytes]:
+def lines_of(rows: Sequence[str], tokens: Sequence[float] = ()) -> list[bytes]:
     lengths = tokens or [8] * len(rows)
     return [line(index, text, most) for index, (text, most) in enumerate(zip(rows, lengths, strict=True))]
 
@@ -126,6 +126,9 @@ def test_long_answers_begin_first(rng: random.Random) -> None:
     assert found is not None
     assert [lengths[row] for row in found.rows] == sorted(lengths, reverse=True)
     assert order.by_length
+    floats = automatic()(lines_of(unlike(), [float(length) for length in lengths]))
+    assert floats is not None
+    assert list(floats.rows) == list(found.rows)
     assert automatic()(lines_of(unlike(), [rng.choice([40, 41]) for _ in range(ROWS)])) is None
 
 

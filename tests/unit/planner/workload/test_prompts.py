@@ -92,6 +92,13 @@ def test_what_bounds_an_answer(fields: dict[str, Any], most: int | None, exact: 
     assert (found.most_output, found.exact) == (most, exact)
 
 
+def test_whole_numbers_may_be_floats_as_pandas_writes_them_where_one_is_missing() -> None:
+    floats = ask(CHAT, messages=HELLO, max_tokens=64.0, n=2.0, truncate_prompt_tokens=8.0)
+    assert floats == ask(CHAT, messages=HELLO, max_tokens=64, n=2, truncate_prompt_tokens=8)
+    with pytest.raises(Unreadable):
+        ask(CHAT, messages=HELLO, max_tokens=64.5)
+
+
 @pytest.mark.parametrize(
     ("fields", "most"), [({}, 16), ({"n": 2}, 32), ({"max_tokens": 9}, 9), ({"max_tokens": None}, None)]
 )
