@@ -32,6 +32,8 @@ def template_digest(source: Source) -> str:
     described = _described(source.shape)
     if isinstance(source, Rows) and source.delimiter is not None:
         described += f", delimiter={source.delimiter!r}"
+    if isinstance(source, Rows) and source.quoting == "none":  # csv makes the rows that are made without it
+        described += ", quoting='none'"
     return hashlib.sha256(described.encode()).hexdigest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.media.medium import roots_of
@@ -15,6 +15,9 @@ from dray.requests.reading.inputs import local_pattern, refuse_odd
 from dray.requests.row_shape import OPEN_SHAPE, RowShape, check_fields, checked
 from dray.storage.addresses import HUB, refuse_secret
 from dray.storage.files import local_path
+
+Quoting = Literal["csv", "none"]
+"""What quotes are in CSV and TSV: around values, which may then hold anything, or plain characters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,13 +35,15 @@ class JsonlBatch:
 class Rows:
     """Files of rows with columns; ``shape`` says what becomes the prompt.
 
-    ``delimiter`` stands between the values of CSV and TSV where it is not their own.
+    ``delimiter`` stands between the values of CSV and TSV where it is not their own. ``quoting`` says whether
+    quotes hold values in them, or are plain characters; None where the user does not say.
     """
 
     inputs: tuple[str, ...]
     format: Format
     shape: RowShape
     delimiter: str | None = None
+    quoting: Quoting | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +78,7 @@ def source_of(
     *,
     query: str | None = None,
     delimiter: str | None = None,
+    quoting: Quoting | None = None,
     format: Format | None = None,  # noqa: A002  the user's word for it
 ) -> Source:
     """The source of rows of this shape; by the extensions of ``inputs`` where ``format`` is not given.
@@ -83,22 +89,24 @@ def source_of(
     names = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     check_fields(shape)
     if query is not None:
-        return _query(names, query, shape, delimiter)
+        return _query(names, query, shape, delimiter or quoting)
     for name in (*names, *roots_of(shape).values()):
         refuse_secret(name)
     found = format or _common_format(names)
     if delimiter is not None and found not in ("csv", "tsv"):
         raise ConfigError(f"a delimiter goes with CSV files; this is {found} input")
+    if quoting is not None and found not in ("csv", "tsv"):
+        raise ConfigError(f"quoting goes with CSV files; this is {found} input")
     if found == "jsonl" and shape.is_open:
         return JsonlBatch(inputs=names, shape=shape)
     if not (found == "parquet" and shape.is_open and shape.kind.conversation is not None):
         shape = checked(shape, f"{found} input")
-    return Rows(inputs=names, format=found, shape=shape, delimiter=_delimiter(delimiter))
+    return Rows(inputs=names, format=found, shape=shape, delimiter=_delimiter(delimiter), quoting=quoting)
 
 
-def _query(names: Sequence[str], query: str, shape: RowShape, delimiter: str | None) -> SqlQuery:
-    if delimiter is not None:
-        raise ConfigError("a delimiter goes with CSV files, not with a query")
+def _query(names: Sequence[str], query: str, shape: RowShape, of_csv: str | None) -> SqlQuery:
+    if of_csv is not None:
+        raise ConfigError("a delimiter and quoting go with CSV files, not with a query")
     if len(names) != 1:
         raise ConfigError("a query reads one database: name one database URL as the input")
     return SqlQuery(url=names[0], query=query, shape=checked(shape, "a query"))

@@ -18,7 +18,7 @@ _TOLD = {
     "model": "model or engine (--model, --engine, --engine-arg, --overflow)",
     "sampling": "request fields (--max-tokens, --temperature, --top-p, --seed, --param, --model-name)",
     "template": "way from rows to requests (--template, --reorder-fields, --system-prompt, --kind, "
-    "--delimiter, or an option that ends in -column, -columns or -root)",
+    "--delimiter, --quoting, or an option that ends in -column, -columns or -root)",
     "format": "format, which is that of another version of dray",
 }
 """The parts of a fingerprint, and the options that they come from."""

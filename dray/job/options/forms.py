@@ -137,6 +137,11 @@ class RowOptions(Form):
         default=None,
         description="Character between the values of a CSV file, if it is not a comma: ; or | or tab.",
     )
+    quoting: Literal["csv", "none"] | None = Field(
+        default=None,
+        description="What quotes are in a CSV or TSV file: csv (around values) or none (plain characters, as "
+        "databases export them). If left out: csv, but a value of several lines is refused between tabs.",
+    )
     model_name: str | None = Field(
         default=None,
         description="Name of the model that rows may have in body.model. Rows with another name become error "
@@ -171,7 +176,9 @@ class RowOptions(Form):
         """The source that these options make of ``inputs``; raises as :func:`source_of`."""
         from dray.requests.sources import source_of
 
-        return source_of(inputs, self.shape(), query=self.query, delimiter=self.delimiter)
+        return source_of(
+            inputs, self.shape(), query=self.query, delimiter=self.delimiter, quoting=self.quoting
+        )
 
 
 class SamplingOptions(Form):

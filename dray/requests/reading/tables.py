@@ -49,6 +49,11 @@ _PLAIN = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))  #
 _DELIMITERS = (";", "\t", "|", ",")
 _SEP = re.compile('sep=([^"\0])', re.IGNORECASE)  # the first line of files for Excel
 _TOO_LARGE = Unreadable("a number of more than 64 bits", "number_too_large", "; write it as text")
+_SPANS_LINES = (
+    "a quote begins a value that goes on in the next line, and files with tabs may mean it or not: say "
+    "--quoting none where quotes are plain characters, as databases write them, and --quoting csv where they "
+    "hold values of several lines"
+)
 _TOO_LONG = "\0over the limit\0"  # stands for a line
 
 
@@ -94,7 +99,8 @@ def _json_rows(
 def _csv_rows(uri: str, source: Rows, limit: int, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
     shape, delimiter = source.shape, source.delimiter or ("\t" if source.format == "tsv" else ",")
     csv.field_size_limit(max(csv.field_size_limit(), limit))  # the one setting is the process's
-    texts = _csv_lines(uri, limit, options)
+    quoted = source.quoting != "none"
+    texts = _csv_lines(uri, limit, options, quoted=quoted)
     blank, first = 0, next(texts, "")
     if (told := _SEP.fullmatch(first.strip("\r\n"))) is not None:
         if source.delimiter not in (None, told[1]):
@@ -105,7 +111,10 @@ def _csv_rows(uri: str, source: Rows, limit: int, options: ObjectStoreOptions | 
         blank, first = blank + 1, next(texts, "")
     hint = _other_delimiter(first, delimiter)
     lines = chain(repeat("\n", blank), [first], texts)  # all of them: an error names the line
-    records = _csv_records(uri, csv.reader(lines, delimiter=delimiter, strict=True), hint)
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    doubtful = source.quoting is None and delimiter == "\t"
+    records = _csv_records(uri, reader, hint, doubtful=doubtful)
     number, header = next((record for record in records if record[1]), (0, []))
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
@@ -117,7 +126,7 @@ def _csv_rows(uri: str, source: Rows, limit: int, options: ObjectStoreOptions | 
             yield number, _csv_row(header, values, folders, limit)
 
 
-def _csv_lines(uri: str, limit: int, options: ObjectStoreOptions | None) -> Iterator[str]:
+def _csv_lines(uri: str, limit: int, options: ObjectStoreOptions | None, *, quoted: bool) -> Iterator[str]:
     """The lines of the file, a sign in place of each that is too long.
 
     Bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built.
@@ -135,18 +144,19 @@ def _csv_lines(uri: str, limit: int, options: ObjectStoreOptions | None) -> Iter
         if line is not None:
             yield line.decode("utf-8", "surrogateescape") + "\n"
             continue
-        if quotes % 2:
+        if quoted and quotes % 2:
             told = f"{too_long(limit).message}; it begins or ends a quote, so no row after it can be told"
             raise InputError([Problem("line_too_long", told, uri, number)])
         quotes = 0
         yield f"{_TOO_LONG}\n"
 
 
-def _csv_records(uri: str, reader: Reader, hint: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_records(uri: str, reader: Reader, hint: str, *, doubtful: bool) -> Iterator[tuple[int, list[str]]]:
     """(line on which it begins, values) of each record.
 
     An error ends the file. Past a quote that is not closed, or closed too soon, no parser can tell where the
-    next record begins. What looks like one may be the inside of a text.
+    next record begins. What looks like one may be the inside of a text. Where it is ``doubtful`` that quotes
+    are CSV's, a value of several lines ends the file, too: it may be several rows.
     """
     header = True
     while True:
@@ -158,6 +168,8 @@ def _csv_records(uri: str, reader: Reader, hint: str) -> Iterator[tuple[int, lis
             raise InputError([Problem("invalid_csv", advice, uri, number)]) from None
         if values is None:
             return
+        if doubtful and reader.line_num > number:
+            raise InputError([Problem("invalid_csv", _SPANS_LINES, uri, number)])
         header = header and not values
         yield number, values
 
@@ -169,7 +181,8 @@ def _csv_advice(error: csv.Error) -> str:
         )
     return (
         f"the row that begins here is not CSV ({error}), and no row after it can be told; "
-        'end what a quote begins, and write "" for a quote inside of a text'
+        'end what a quote begins, and write "" for a quote inside of a text; where quotes are plain '
+        "characters, as databases write them, say --quoting none"
     )
 
 

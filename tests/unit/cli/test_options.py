@@ -21,7 +21,7 @@ GROUPED = {
     "Rows": ["--kind", "--prompt-column", "--template", "--reorder-fields", "--messages-column",
              "--system-prompt", "--image-column", "--image-root", "--audio-column", "--audio-root",
              "--video-column", "--video-root", "--document-column", "--id-column", "--keep-columns",
-             "--query", "--delimiter", "--model-name", "--skip-invalid"],
+             "--query", "--delimiter", "--quoting", "--model-name", "--skip-invalid"],
     "Sampling": ["--max-tokens", "--temperature", "--top-p", "--seed", "--param"],
     "Answers": ["--overflow", "--dedupe", "--reuse"],
     "Engine": ["--engine", "--replicas", "--engine-arg", "--stall-seconds", "--shard-rows", "--order",

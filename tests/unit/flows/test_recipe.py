@@ -221,7 +221,7 @@ def test_a_recipe_that_was_stored_before_starts_the_same_job() -> None:
     engine = {**STORED_BEFORE["engine"], "order": "auto", "auto": False}
     later: dict[str, Any] = {"reorder_fields": False, "image_column": None, "image_root": None}
     later |= {"document_column": None, "audio_column": None, "audio_root": None}
-    later |= {"video_column": None, "video_root": None, "keep_columns": []}
+    later |= {"video_column": None, "video_root": None, "keep_columns": [], "quoting": None}
     rows = {**STORED_BEFORE["rows"], **later}
     assert dict(settings.recipe) == {**STORED_BEFORE, **CAME_LATER, "engine": engine, "rows": rows}
     assert settings.job_id == "job"

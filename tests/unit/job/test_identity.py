@@ -204,7 +204,7 @@ def test_the_options_that_make_another_job_are_told() -> None:
     parts = Fingerprint(input="", model="", sampling="", template="", format="")
     told = parts.told_differences(replace(parts, model="x", sampling="x", template="x"))
     of_rows = RowOptions.model_fields.keys() & {one.name for one in fields(RowShape)}
-    paths: list[tuple[str, ...]] = [("rows", one) for one in (*of_rows, "delimiter", "model_name")]
+    paths: list[tuple[str, ...]] = [("rows", one) for one in (*of_rows, "delimiter", "quoting", "model_name")]
     paths += [("sampling", one) for one in SamplingOptions.model_fields]
     paths += [("model",), ("engine", "name"), ("engine", "arguments"), ("overflow",)]
     options = {spelled(path) for path in paths}

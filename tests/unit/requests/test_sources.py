@@ -62,9 +62,11 @@ def test_a_query_reads_a_database() -> None:
         (["a.parquet"], {"document_column": "d", "kind": Kind.CLASSIFICATION}),
         (["a.jsonl"], {"messages_column": "m", "prompt_column": "p"}),
         (["a.jsonl"], {"prompt_column": "p", "delimiter": ";"}),
+        (["a.jsonl"], {"prompt_column": "p", "quoting": "none"}),
         (["a.csv"], {"prompt_column": "p", "delimiter": ";;"}),
         (["a.csv"], {"prompt_column": "p", "delimiter": '"'}),
         (["sqlite:///a"], {"query": "select 1", "prompt_column": "p", "delimiter": ";"}),
+        (["sqlite:///a"], {"query": "select 1", "prompt_column": "p", "quoting": "csv"}),
         (["sqlite:///a", "b"], {"query": "select 1", "prompt_column": "p"}),
         (["sqlite:///a"], {"query": "select 1"}),
     ],
@@ -116,6 +118,8 @@ def test_shapes_that_earlier_versions_knew_keep_their_digest() -> None:
     for digest, options in columns.items():
         assert template_digest(source_of("a.csv", **options)) == digest
         assert template_digest(source_of("a.csv", **options, delimiter=";")) != digest
+        assert template_digest(source_of("a.csv", **options, quoting="csv")) == digest
+        assert template_digest(source_of("a.csv", **options, quoting="none")) != digest
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,46 @@ def test_a_first_line_for_excel_says_the_delimiter(
     assert f"{path}:{lines_above + 4}: " in (error.error_message or "")
 
 
+RAW = b'id\ttext\n1\t"unclosed start\n2\tsecond\n3\tends here"\n4\tlast\n'
+"""Four rows, as databases write them: a quote is a character as any other. In CSV they are two."""
+
+
+def test_quotes_are_plain_characters_where_the_user_says_so(tmp_path: Path) -> None:
+    path = put(tmp_path, "in.tsv", RAW + b'5\t"Great" she said\n')
+    found = prompts(tmp_path, path, prompt_column="text", quoting="none")
+    assert [text for _, text in found] == [
+        '"unclosed start', "second", 'ends here"', "last", '"Great" she said',
+    ]  # fmt: skip
+
+
+def test_quotes_hold_values_of_several_lines_between_tabs_where_the_user_says_so(tmp_path: Path) -> None:
+    found = prompts(tmp_path, put(tmp_path, "in.tsv", RAW), prompt_column="text", quoting="csv")
+    assert [text for _, text in found] == ["unclosed start\n2\tsecond\n3\tends here", "last"]
+
+
+@pytest.mark.parametrize("name", ["in.tsv", "in.csv"])
+def test_a_quoted_value_of_several_lines_between_tabs_is_refused_with_both_ways_on(
+    tmp_path: Path, name: str
+) -> None:
+    path = put(tmp_path, name, RAW)
+    [problem] = problems(tmp_path, path, prompt_column="text", delimiter="tab")
+    assert (problem.code, problem.file, problem.line) == ("invalid_csv", path, 2)
+    assert "--quoting none" in problem.message
+    assert "--quoting csv" in problem.message
+
+
+def test_a_quote_that_is_closed_too_soon_is_refused_with_the_way_on(tmp_path: Path) -> None:
+    path = put(tmp_path, "in.tsv", b'id\ttext\n1\t"Great" she said\n')
+    [problem] = problems(tmp_path, path, prompt_column="text")
+    assert problem.message.endswith("say --quoting none")
+
+
+def test_a_long_line_hides_no_row_where_quotes_are_plain_characters(tmp_path: Path) -> None:
+    path = put(tmp_path, "in.tsv", b'text\n"' + b"a" * 200 + b"\nb\n")
+    source, limits = source_of(path, prompt_column="text", quoting="none"), ReadLimits(line_bytes=100)
+    assert take(tmp_path, source, limits=limits, skip_invalid=True).requests == 1
+
+
 def test_a_first_line_for_excel_and_another_delimiter_are_refused(tmp_path: Path) -> None:
     path = put(tmp_path, "in.csv", b"sep=;\nid;text\n1;a\n")
     [problem] = problems(tmp_path, path, prompt_column="text", delimiter="|")
