@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from math import isnan
 from typing import Any
 
 from dray.requests.columns.messages import parsed, plain
@@ -88,6 +89,8 @@ def with_fields(body: dict[str, Any], row: Mapping[str, Any], fields: BodyFields
             value = _object(value, name)
         elif not fields.nulls:
             value = plain(value, name)
+        if isinstance(value, float) and isnan(value):  # an empty cell, as in every other column
+            value = None
         if fields.nulls or value is not None:
             body[name] = value
             _note(name, fields)

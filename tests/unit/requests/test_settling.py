@@ -269,6 +269,16 @@ def test_columns_of_a_data_set_are_no_fields(tmp_path: Path) -> None:
     ] * 2
 
 
+def test_a_nan_in_parquet_is_an_empty_cell_as_anywhere_else(tmp_path: Path) -> None:
+    nan = float("nan")
+    path = table(
+        tmp_path, {"messages": [[USER], [USER]], "temperature": [nan, 0.5], "max_tokens": [nan, 5.0]}
+    )
+    defaults = RowDefaults(sampling={"temperature": 0, "max_tokens": 7})
+    found = [request.body for request in requests(take(tmp_path, source_of(path), defaults=defaults))]
+    assert [(body["temperature"], body["max_tokens"]) for body in found] == [(0, 7), (0.5, 5.0)]
+
+
 def test_bodies_in_parquet_keep_their_fields(tmp_path: Path) -> None:
     path = table(
         tmp_path,
