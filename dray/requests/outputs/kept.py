@@ -241,11 +241,12 @@ def _plain(value: Any, column: str) -> Any:
 
 
 def _nested(value: Any, column: str) -> Any:
+    """As JSON has it, if it can also be written two levels deeper: in a row, and that in an object."""
     try:
-        written = orjson.dumps(value, default=_part)
+        written = orjson.dumps([[value]], default=_part)
         if b"null" in written:  # perhaps of infinity
-            written = orjson.dumps(_finite(value), default=_part)
-        return orjson.loads(written)
+            written = orjson.dumps([[_finite(value)]], default=_part)
+        return orjson.loads(written)[0][0]
     except (TypeError, ValueError):
         raise _unkept(column) from None
 

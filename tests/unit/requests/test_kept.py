@@ -331,3 +331,13 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobFailedError, match=r"spool\.jsonl\.kept: .* are gone.* --without-kept"):
         write_outputs([outcomes([0])], directory=str(tmp_path / "out"), kept=kept)
     assert list((tmp_path / "out").glob("output*")) == []
+
+
+@pytest.mark.parametrize("levels", [252, 253, 254, 255])
+def test_a_value_that_is_nested_too_deeply_is_a_problem_of_its_row(tmp_path: Path, levels: int) -> None:
+    deep = b'{"q":"x","k":' + b"[" * levels + b"]" * levels + b"}\n"
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(deep + b'{"q":"y","k":1}\n')
+    ingested = take(tmp_path, path, keep=["k"], skip_invalid=True)
+    bad = [(one.index, one.error_code) for page in ingested.rejects() for one in page]
+    assert bad == ([] if levels == 252 else [(0, "invalid_value")])
