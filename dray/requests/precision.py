@@ -123,6 +123,8 @@ def _shortened(value: Any, kind: Any) -> Any:
         return None if value is None else float(str(numpy.float16(value)))
     if isinstance(value, dict) and types.is_struct(kind):
         return {field.name: _shortened(value[field.name], field.type) for field in kind}
+    if isinstance(value, dict) and types.is_map(kind):
+        return {name: _shortened(one, kind.item_type) for name, one in value.items()}
     if isinstance(value, list) and not types.is_map(kind):
         return [_shortened(one, kind.value_type) for one in value]
     return value

@@ -19,7 +19,7 @@ from dray.requests.columns.template import named
 from dray.requests.media.medium import MEDIA
 from dray.requests.reading.inputs import expand
 from dray.requests.reading.json_lines import json_lines
-from dray.requests.reading.tables import open_parquet
+from dray.requests.reading.tables import open_parquet, parquet_values
 from dray.requests.rejects import empty_input
 from dray.requests.row_shape import OPEN_SHAPE, RowShape
 from dray.requests.sources import JsonlBatch, Rows, Source, SqlQuery
@@ -29,6 +29,7 @@ from dray.storage.objects import ObjectStoreOptions
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyarrow import parquet
 
 COLUMNS = ("messages", "prompt", "conversations")
 """Where chat messages are looked for, the likeliest first."""
@@ -110,10 +111,10 @@ def _refuse_other_kind(kind: Kind, rows: list[dict[str, Any]], uri: str) -> None
 
 def _settled_parquet(source: Rows, options: ObjectStoreOptions | None) -> tuple[Source, str | None]:
     for ref in expand(source.inputs, options=options):
-        schema = _schema(ref.uri, options)
-        if schema is None:
+        found_here = _schema(ref.uri, options)
+        if found_here is None:
             continue
-        column = next((name for name in COLUMNS if _is_messages(schema, name)), None)
+        schema, column = found_here
         if column is None:
             raise _unsaid(ref.uri, dict.fromkeys(schema.names))
         generates = source.shape.kind.engine.generates
@@ -156,21 +157,27 @@ def _is_message(value: object) -> bool:
     return isinstance(value, dict) and any(pair <= value.keys() for pair in _PAIRS)
 
 
-def _schema(uri: str, options: ObjectStoreOptions | None) -> pyarrow.Schema | None:
-    """The columns of a file; none of one without rows, whose columns may have any type."""
+def _schema(uri: str, options: ObjectStoreOptions | None) -> tuple[pyarrow.Schema, str | None] | None:
+    """A file's columns, and the one of messages; None without rows, whose columns may have any type."""
     with open_parquet(uri, options) as file:
-        return file.schema_arrow if file.metadata.num_rows else None
+        if not file.metadata.num_rows:
+            return None
+        return file.schema_arrow, next((name for name in COLUMNS if _is_messages(file, name)), None)
 
 
-def _is_messages(schema: pyarrow.Schema, column: str) -> bool:
+def _is_messages(file: parquet.ParquetFile, column: str) -> bool:
     from pyarrow import types
 
+    schema = file.schema_arrow
     if schema.names.count(column) != 1:
         return False
     kind: Any = schema.field(column).type
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
         return False
     part = kind.value_type
+    if types.is_map(part):  # the type does not name the keys
+        first = next(file.iter_batches(_ROWS_SEEN, columns=[column])).column(0)
+        return _holds_messages([{column: value} for value in parquet_values(first)], column)
     return types.is_struct(part) and any(pair <= {field.name for field in part} for pair in _PAIRS)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dray.errors import InputError, Problem
 from dray.requests.columns.row_builder import columns_of
@@ -111,7 +111,7 @@ def _csv_rows(uri: str, source: Rows, limit: int, options: ObjectStoreOptions | 
         blank, first = blank + 1, next(texts, "")
     hint = _other_delimiter(first, delimiter)
     lines = chain(repeat("\n", blank), [first], texts)  # all of them: an error names the line
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     doubtful = source.quoting is None and delimiter == "\t"
     records = _csv_records(uri, reader, hint, doubtful=doubtful)
@@ -231,7 +231,7 @@ def _parquet_rows(
         ]
         number = 0
         for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
-            columns = [_parquet_values(column) for column in batch.columns]
+            columns = [parquet_values(column) for column in batch.columns]
             long = _long_rows(batch, columns, limit, but=columns_of_files(shape).values())
             rows = zip(*columns, strict=True) if columns else repeat((), batch.num_rows)  # folders have all
             for place, row in enumerate(rows):
@@ -285,7 +285,8 @@ def is_long(text: str, limit: int) -> bool:
     return len(text) * 4 > limit and len(text.encode("utf-8", "surrogateescape")) > limit
 
 
-def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
+def parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
+    """The values of a column; maps are objects, where all their keys are texts."""
     import pyarrow
 
     if column.type == pyarrow.time64("ns"):  # Python's times end at microseconds
@@ -294,26 +295,38 @@ def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
             for time, text in zip(column.to_pylist(), column.cast(pyarrow.string()).to_pylist(), strict=True)
         ]
     column = in_own_precision(column)
+    maps: Literal["strict"] | None = "strict" if _keys_are_texts(column.type) else None
     try:
-        found: list[Any] = column.to_pylist()
+        found: list[Any] = column.to_pylist(maps_as_pydicts=maps)
     except (ValueError, OverflowError, KeyError):  # no writer or reader checks that texts are UTF-8
-        found = [_parquet_value(value) for value in column]
+        found = [_parquet_value(value, maps) for value in column]
     return with_short_halves(found, column.type)
 
 
-def _parquet_value(value: pyarrow.Scalar[Any]) -> Any:
+def _keys_are_texts(kind: Any) -> bool:
+    """Whether the keys of all maps in a type can be names of objects."""
+    from pyarrow import types
+
+    if types.is_map(kind) and not (types.is_string(kind.key_type) or types.is_large_string(kind.key_type)):
+        return False
+    return all(_keys_are_texts(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _parquet_value(value: pyarrow.Scalar[Any], maps: Literal["strict"] | None) -> Any:
     """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
     import pyarrow
 
     try:
-        return value.as_py()
+        return value.as_py(maps_as_pydicts=maps)
     except UnicodeDecodeError:
         if not isinstance(value, pyarrow.StringScalar):
             return ["\udcff"]  # nested: no text, and no messages
         return value.as_buffer().to_pybytes().decode("utf-8", "surrogateescape")
     except (ValueError, OverflowError):
         return Unreadable(f"a value of the type {value.type} outside the years 1 to 9999")
-    except KeyError:
+    except KeyError as error:
+        if type(error) is KeyError:  # those of time zones are classes of their own
+            return Unreadable("a map with a key of it twice", advice="; write each key once")
         return Unreadable(f"a value of the type {value.type}, whose time zone is not known here")
 
 

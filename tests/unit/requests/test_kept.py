@@ -333,6 +333,15 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     assert list((tmp_path / "out").glob("output*")) == []
 
 
+def test_a_map_of_parquet_is_kept_as_an_object(tmp_path: Path) -> None:
+    kinds = pyarrow.map_(pyarrow.string(), pyarrow.float32())
+    path = tmp_path / "in.parquet"
+    parquet.write_table(pyarrow.table({"q": ["x"], "k": pyarrow.array([[("a", 0.1)]], kinds)}), path)
+    kept = take(tmp_path, path, keep=["k"]).kept
+    assert kept is not None
+    assert orjson.loads(Path(kept.uri).read_bytes()) == [0, {"a": 0.1}]
+
+
 @pytest.mark.parametrize("levels", [252, 253, 254, 255])
 def test_a_value_that_is_nested_too_deeply_is_a_problem_of_its_row(tmp_path: Path, levels: int) -> None:
     deep = b'{"q":"x","k":' + b"[" * levels + b"]" * levels + b"}\n"

@@ -471,6 +471,42 @@ def test_parquet_lists_of_structs_are_found_by_their_type(tmp_path: Path, column
     assert f"the column {column!r}" in said[0]
 
 
+TEXTS = pyarrow.map_(pyarrow.string(), pyarrow.string())
+
+
+def test_parquet_lists_of_maps_are_messages_as_spark_writes_them(tmp_path: Path) -> None:
+    maps = pyarrow.array([[], [[("role", "user"), ("content", "hi")]]], pyarrow.list_(TEXTS))
+    path = table(tmp_path, {"id": ["a", "b"], "messages": maps})
+    ingested = take(tmp_path, source_of(path, id_column="id"), skip_invalid=True)
+    assert asked(ingested) == [("b", [{"role": "user", "content": "hi"}])]
+
+
+def test_parquet_lists_of_maps_without_roles_are_no_messages(tmp_path: Path) -> None:
+    path = table(tmp_path, {"messages": pyarrow.array([[[("a", "b")]]], pyarrow.list_(TEXTS))})
+    with pytest.raises(ConfigError, match="say what becomes the prompt"):
+        take(tmp_path, source_of(path))
+
+
+def test_maps_of_parquet_are_objects_in_a_rows_fields(tmp_path: Path) -> None:
+    kind = pyarrow.struct([("type", pyarrow.string())])
+    parameters = pyarrow.struct([("properties", pyarrow.map_(pyarrow.string(), kind))])
+    tools = pyarrow.array([[{"properties": [("city", {"type": "string"})]}]], pyarrow.list_(parameters))
+    bias = pyarrow.array([[("5", 1.5)]], pyarrow.map_(pyarrow.string(), pyarrow.float16()))
+    path = table(tmp_path, {"messages": [[USER]], "tools": tools, "logit_bias": bias})
+    [request] = requests(take(tmp_path, source_of(path)))
+    assert request.body["tools"] == [{"properties": {"city": {"type": "string"}}}]
+    assert request.body["logit_bias"] == {"5": 1.5}
+
+
+def test_a_map_with_a_key_twice_is_a_problem_of_its_row(tmp_path: Path) -> None:
+    twice = pyarrow.array([[("5", "a"), ("5", "b")], [("5", "a")]], TEXTS)
+    path = table(tmp_path, {"messages": [[USER], [USER]], "chat_template_kwargs": twice})
+    ingested = take(tmp_path, source_of(path), skip_invalid=True)
+    [[error]] = list(ingested.rejects())
+    assert error.index == 0
+    assert "a key of it twice" in (error.error_message or "")
+
+
 def test_a_message_that_is_not_utf8_is_a_problem_of_its_row(tmp_path: Path) -> None:
     texts = pyarrow.array([b"a", b"\xff"], pyarrow.binary()).view(pyarrow.string())
     structs = pyarrow.StructArray.from_arrays([pyarrow.array(["user", "user"]), texts], ["role", "content"])
