@@ -1,7 +1,8 @@
 """Finding repeated ids, or requests, among any number of rows, in bounded memory.
 
 Each leaves a 16-byte digest and its row's index. Beyond a few million rows they go to temporary files,
-split by the digest's first byte, and each file is searched on its own.
+split by the digest's first byte, and each file is searched on its own, in blocks: all rows that are equal are
+in one file.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _PARTS = 256
 _BLOCK_BITS = 20  # pairs of a million rows in a file: 16 MiB
 _LOADED_BLOCKS = 4  # of a spool whose rows are in order by windows of two blocks
 _ENTRY_WORDS = 3  # two words of digest, one of index
+_ENTRY_BYTES = 8 * _ENTRY_WORDS
+_SEARCHED_ROWS = 1 << 21  # at a time, of a file: 48 MiB, and twice that to sort them
 
 
 Index = TypeVar("Index", bound="DigestIndex")
@@ -31,10 +34,11 @@ Index = TypeVar("Index", bound="DigestIndex")
 class DigestIndex:
     """Collects digests, then names the repeated ones. A context manager: it may hold temporary files."""
 
-    def __init__(self, *, spill_rows: int = _SPILL_ROWS) -> None:
+    def __init__(self, *, spill_rows: int = _SPILL_ROWS, searched_rows: int = _SEARCHED_ROWS) -> None:
         self._digests = bytearray()
         self._indices = array("Q")
         self._spill_rows = spill_rows
+        self._searched_rows = searched_rows
         self._folder: TemporaryFolder | None = None
 
     def __enter__(self: Index) -> Index:
@@ -52,9 +56,13 @@ class DigestIndex:
             self._spill()
 
     def pairs(self) -> Iterator[NDArray[np.uint64]]:
-        """Rows of (index, lowest index with the same digest), in no order, a part at a time."""
-        for part in self._parts():
-            yield _repeats_in(part)
+        """Rows of (index, lowest index with the same digest), in no order, a block at a time."""
+        if self._folder is None:
+            yield from _pairs_in([self._entries()])
+            return
+        self._spill()
+        for part in range(_PARTS):
+            yield from _pairs_in(_Blocks(self._part_path(part), self._searched_rows))
 
     def _entries(self) -> NDArray[np.uint64]:
         import numpy as np
@@ -78,16 +86,6 @@ class DigestIndex:
             with self._part_path(part).open("ab") as file:
                 file.write(entries[chosen].tobytes())
         self._digests, self._indices = bytearray(), array("Q")
-
-    def _parts(self) -> Iterator[NDArray[np.uint64]]:
-        import numpy as np
-
-        if self._folder is None:
-            yield self._entries()
-            return
-        self._spill()
-        for part in range(_PARTS):
-            yield np.fromfile(self._part_path(part), np.uint64).reshape(-1, _ENTRY_WORDS)
 
     def _part_path(self, part: int) -> Path:
         assert self._folder is not None
@@ -204,17 +202,108 @@ def _none() -> NDArray[np.uint64]:
     return np.empty((0, 2), np.uint64)
 
 
-def _repeats_in(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
+class _Blocks(Sequence["NDArray[np.uint64]"]):
+    """A file of entries, read a block at a time, as often as it is asked for."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self._path = path
+        self._rows = rows
+        self._count = -(-path.stat().st_size // (_ENTRY_BYTES * rows))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: Any) -> Any:
+        import numpy as np
+
+        if number >= self._count:
+            raise IndexError(number)
+        words, offset = self._rows * _ENTRY_WORDS, number * self._rows * _ENTRY_BYTES
+        return np.fromfile(self._path, np.uint64, words, offset=offset).reshape(-1, _ENTRY_WORDS)
+
+
+def _pairs_in(blocks: Sequence[NDArray[np.uint64]]) -> Iterator[NDArray[np.uint64]]:
+    """Rows of (index, lowest index with the same digest) of these entries, for each block in which some are.
+
+    Memory grows with the digests that differ, and not with the rows that are equal.
+    """
+    words = _repeated_words(blocks)
+    if not len(words):  # nearly always
+        return
+    leaders = _no_entries()
+    if len(blocks) > 1:
+        for block in blocks:
+            leaders = _leaders(_with_words(block, words), leaders)
+    for block in blocks:
+        pairs = _followers(_with_words(block, words), leaders)
+        if len(pairs):
+            yield pairs
+
+
+def _repeated_words(blocks: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """The first words of digests that are there more than once, sorted; and seldom others."""
     import numpy as np
 
-    low = np.sort(entries[:, 0])
-    same = low[1:] == low[:-1]
-    if not same.any():  # nearly always
-        return np.empty((0, 2), np.uint64)
-    entries = entries[np.isin(entries[:, 0], low[1:][same])]
-    entries = entries[np.lexsort((entries[:, 2], entries[:, 1], entries[:, 0]))]
-    repeated: NDArray[Any] = np.zeros(len(entries), bool)
-    repeated[1:] = (entries[1:, :2] == entries[:-1, :2]).all(axis=1)
+    seen = repeated = np.empty(0, np.uint64)
+    for number, block in enumerate(blocks, start=1):
+        low = np.sort(block[:, 0])
+        again = low[1:] == low[:-1]
+        repeated = np.union1d(repeated, low[1:][again]) if again.any() else repeated
+        if len(blocks) > 1:
+            low = low[np.append(True, ~again)]
+            known = _are_in(low, seen)
+            repeated = np.union1d(repeated, low[known]) if known.any() else repeated
+            seen = np.sort(np.concatenate([seen, low[~known]])) if number < len(blocks) else seen
+    return repeated
+
+
+def _are_in(values: NDArray[np.uint64], among: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether each value is among these, which are sorted."""
+    import numpy as np
+
+    if not len(among):
+        return np.zeros(len(values), bool)
+    places = np.minimum(np.searchsorted(among, values), len(among) - 1)
+    found: NDArray[np.bool_] = among[places] == values
+    return found
+
+
+def _with_words(entries: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return entries[_are_in(entries[:, 0], words)]
+
+
+def _leaders(entries: NDArray[np.uint64], earlier: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The entry with the lowest index of each digest, of these and of those that were found before."""
+    entries, same = _in_runs(entries, earlier)
+    return entries[~same]
+
+
+def _followers(entries: NDArray[np.uint64], leaders: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Rows of (index, lowest index with the same digest); ``leaders`` have the lowest where there are any."""
+    import numpy as np
+
+    entries, same = _in_runs(entries, leaders)
     # The start of each run of equal digests is its smallest index.
-    starts = np.maximum.accumulate(np.where(repeated, 0, np.arange(len(entries))))
-    return np.stack([entries[repeated, 2], entries[starts[repeated], 2]], axis=1)
+    starts = np.maximum.accumulate(np.where(same, 0, np.arange(len(entries))))
+    pairs = np.stack([entries[same, 2], entries[starts[same], 2]], axis=1)
+    found: NDArray[np.uint64] = pairs[pairs[:, 0] != pairs[:, 1]]  # a leader is an entry of its block, too
+    return found
+
+
+def _in_runs(
+    entries: NDArray[np.uint64], more: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """All of them by digest and index, and whether each has the digest of the one before it."""
+    import numpy as np
+
+    entries = np.concatenate([more, entries]) if len(more) else entries
+    entries = entries[np.lexsort((entries[:, 2], entries[:, 1], entries[:, 0]))]
+    same = np.zeros(len(entries), bool)
+    same[1:] = (entries[1:, :2] == entries[:-1, :2]).all(axis=1)
+    return entries, same
+
+
+def _no_entries() -> NDArray[np.uint64]:
+    import numpy as np
+
+    return np.empty((0, _ENTRY_WORDS), np.uint64)

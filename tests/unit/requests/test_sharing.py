@@ -194,7 +194,8 @@ def test_a_job_whose_rows_are_all_answered_has_an_empty_spool(tmp_path: Path) ->
 
 
 def test_many_rows_go_to_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates.DigestIndex.__init__, "__kwdefaults__", {"spill_rows": 100})
+    few = {"spill_rows": 100, "searched_rows": 3}
+    monkeypatch.setattr(duplicates.DigestIndex.__init__, "__kwdefaults__", few)
     monkeypatch.setattr(duplicates.Pairs.__init__, "__kwdefaults__", {"most": 50, "block_bits": 6})
     texts = [n % 300 for n in range(1000)]
     ingested = take(tmp_path, [body(text) for text in texts], Sharing(dedupe=True), part_bytes=20_000)
