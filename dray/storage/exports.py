@@ -10,7 +10,7 @@ import fcntl
 import glob
 from pathlib import Path
 
-from dray.storage.files import clear_abandoned, open_locked, writing
+from dray.storage.files import clear_abandoned, open_locked, open_to_lock, writing
 
 
 class ExportLock:
@@ -45,7 +45,7 @@ def _clear(folder: Path) -> None:
 def _is_held(lock: Path) -> bool:
     """Whether a process may hold it: also where the file system cannot say."""
     try:
-        with lock.open("rb") as file:
+        with open_to_lock(lock) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

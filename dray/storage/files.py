@@ -268,9 +268,17 @@ def clear(folder: Path, name: str) -> None:
 def clear_abandoned(folder: Path, pattern: str) -> None:
     """Remove files whose lock no process holds."""
     for path in folder.glob(pattern):
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), open_to_lock(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
+
+
+def open_to_lock(path: Path) -> IO[bytes]:
+    """A file of another process, opened to try its lock, which NFS gives only on a file open for writing."""
+    try:
+        return path.open("r+b")
+    except PermissionError:  # of another user, in a folder that several share
+        return path.open("rb")
 
 
 @contextmanager
