@@ -32,6 +32,12 @@ def find(tx: Tx, job_id: str) -> Job | None:
     return None if row is None else job_of(row)
 
 
+def numbered(tx: Tx, job_id: str) -> list[Job]:
+    """The job, and those whose ids begin with it and a dot: ``ID.2`` and so on; in no order."""
+    ours = or_(jobs.c.job_id == job_id, jobs.c.job_id.startswith(f"{job_id}.", autoescape=True))
+    return [job_of(row) for row in tx.execute(select(jobs).where(ours))]
+
+
 def get(tx: Tx, job_id: str, store: str) -> Job:
     """The job, or UnknownJobError."""
     job = find(tx, job_id)

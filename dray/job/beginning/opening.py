@@ -8,8 +8,8 @@ from dataclasses import fields
 
 from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
-from dray.job.beginning.identity import derived_job_id, fingerprint_of, former_fingerprint
-from dray.job.beginning.query_jobs import AskedJob, asked_job, order_told
+from dray.job.beginning.identity import fingerprint_of, former_fingerprint
+from dray.job.beginning.query_jobs import AskedJob, asked_job, known_job, order_told
 from dray.job.open_job import OpenJob
 from dray.job.options.checks import check_arguments, check_inputs, check_media, check_weights
 from dray.job.options.settings import JobSettings
@@ -114,7 +114,7 @@ def _as_begun(store: Store, settings: JobSettings, fingerprint: Fingerprint) -> 
     former = former_fingerprint(settings, fingerprint)
     if former is None:
         return fingerprint
-    known = store.find_job(settings.job_id or derived_job_id(settings, former))
+    known = known_job(store, settings, former)
     return former if known is not None and known.fingerprint == former else fingerprint
 
 

@@ -7,7 +7,7 @@ that is over, the query is asked again. Where it gives other rows, these are ano
 
 from __future__ import annotations
 
-from itertools import count
+import re
 from typing import NamedTuple
 
 from dray.errors import InputError, JobChangedError
@@ -43,12 +43,9 @@ def asked_job(store: Store, settings: JobSettings, fingerprint: Fingerprint, *, 
         InputError: a job is over, and its query cannot be read any more.
     """
     job_id = settings.job_id or derived_job_id(settings, fingerprint)
-    known = store.find_job(job_id)
+    known = known_job(store, settings, fingerprint)
     if not isinstance(settings.source, SqlQuery):
         return AskedJob(job_id, known)
-    following = f"{job_id}.2"
-    if settings.job_id is None:
-        known, following = _last(store, job_id, known)
     if known is None or resume or known.fingerprint != fingerprint or not _is_over(store, known):
         return AskedJob(known.job_id if known else job_id, known)
     if _asked_now(settings, known) == known.info.get(ASKED):
@@ -60,7 +57,19 @@ def asked_job(store: Store, settings: JobSettings, fingerprint: Fingerprint, *, 
             "name another --job-id to ask for them, or write the outputs of this job again with "
             f"`dray resume {job_id}{where}`"
         )
-    return AskedJob(following, None, older=known.job_id)
+    return AskedJob(f"{job_id}.{_number(job_id, known) + 1}", None, older=known.job_id)
+
+
+def known_job(store: Store, settings: JobSettings, fingerprint: Fingerprint) -> Job | None:
+    """The job that the store has under the id of the settings; of several over one query, the last.
+
+    The user may have deleted any of those, also the first.
+    """
+    job_id = settings.job_id or derived_job_id(settings, fingerprint)
+    if settings.job_id is not None or not isinstance(settings.source, SqlQuery):
+        return store.find_job(job_id)
+    ours = [job for job in store.numbered_jobs(job_id) if _number(job_id, job)]
+    return max(ours, key=lambda job: _number(job_id, job), default=None)
 
 
 def order_told(settings: JobSettings) -> str:
@@ -70,16 +79,10 @@ def order_told(settings: JobSettings) -> str:
     return ", or the same ones in another order (give a query an ORDER BY, or name an --id-column)"
 
 
-def _last(store: Store, job_id: str, first: Job | None) -> tuple[Job | None, str]:
-    """The last of the jobs over one query, and the id of the next."""
-    known = first
-    for number in count(2):
-        following = f"{job_id}.{number}"
-        found = store.find_job(following) if known is not None else None
-        if found is None:
-            return known, following
-        known = found
-    raise AssertionError("counting has no end")
+def _number(first: str, job: Job) -> int:
+    """Which one it is of the jobs over one query, from 1; 0 for a job of another kind of name."""
+    found = re.fullmatch(rf"{re.escape(first)}(?:\.([2-9]|[1-9]\d+))?", job.job_id, re.ASCII)
+    return int(found[1] or 1) if found else 0
 
 
 def _is_over(store: Store, job: Job) -> bool:

@@ -36,6 +36,10 @@ class JobCalls(Calls):
         """The newest jobs, newest first."""
         return self._read(lambda tx: jobs.latest(tx, limit))
 
+    def numbered_jobs(self, job_id: str) -> list[Job]:
+        """The job of this id, and those whose ids go on from it with a dot (``ID.2``), in no order."""
+        return [self._seen(job) for job in self._read(lambda tx: jobs.numbered(tx, job_id))]
+
     def create_job(self, job_id: str, *, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:
         """A new job in state ``validating``; or the one of this id, when its fingerprint is the same.
 

@@ -12,6 +12,7 @@ import pytest
 
 from dray.errors import ConfigError, InputError, JobChangedError, RefusedError
 from dray.job.beginning.opening import open_job
+from dray.job.deleting import delete_job
 from dray.job.ending.expiring import expire
 from dray.job.ending.finalising import finalise_job
 from dray.job.ending.timeline import Timeline
@@ -126,6 +127,55 @@ def test_a_job_that_is_not_over_goes_on_with_its_rows(
     assert _opened(settings_of()).job_id == second.job_id
     _execute(database, "insert into docs values ('e', 'epsilon', 1)")
     assert _opened(settings_of(overwrite=True)).job_id.endswith(".3")
+
+
+def _delete(settings: JobSettings, job_id: str) -> None:
+    with open_store(settings.store_url, create=False) as store:
+        delete_job(store, job_id)
+
+
+def _three_jobs(settings_of: Callable[..., JobSettings], database: Path) -> list[str]:
+    """The ids of three jobs that are over, each with other rows of one query."""
+    found = [_finished(settings_of()).job_id]
+    for name in ("c", "d"):
+        _execute(database, f"insert into docs values ('{name}', 'gamma', 1)")
+        found.append(_finished(settings_of(overwrite=True)).job_id)
+    return found
+
+
+@pytest.mark.parametrize("deleted", [[0], [1], [0, 1]])
+def test_the_last_job_is_found_though_older_ones_were_deleted(
+    settings_of: Callable[..., JobSettings], database: Path, deleted: list[int]
+) -> None:
+    """As after ``dray jobs delete --older-than``: its rows are not to be paid for again."""
+    jobs = _three_jobs(settings_of, database)
+    assert jobs[1:] == [f"{jobs[0]}.2", f"{jobs[0]}.3"]
+    for number in deleted:
+        _delete(settings_of(), jobs[number])
+    again = _opened(settings_of())
+    assert (again.job_id, again.resumed) == (jobs[2], True)
+    _execute(database, "insert into docs values ('e', 'epsilon', 1)")
+    assert _opened(settings_of(overwrite=True)).job_id == f"{jobs[0]}.4"
+
+
+def test_a_job_that_is_not_over_goes_on_though_the_first_was_deleted(
+    settings_of: Callable[..., JobSettings], database: Path
+) -> None:
+    first = _finished(settings_of())
+    _execute(database, "insert into docs values ('c', 'gamma', 1)")
+    second = _opened(settings_of(overwrite=True))
+    _delete(settings_of(), first.job_id)
+    _execute(database, "insert into docs values ('d', 'delta', 1)")
+    assert _opened(settings_of()).job_id == second.job_id
+
+
+def test_jobs_whose_names_only_begin_alike_are_others(
+    settings_of: Callable[..., JobSettings], database: Path
+) -> None:
+    first = _opened(settings_of())
+    for name in (f"{first.job_id}.2.9", f"{first.job_id}.x", f"{first.job_id}5", f"{first.job_id}.09"):
+        _opened(settings_of(job_id=name, overwrite=True))
+    assert _opened(settings_of(overwrite=True)).job_id == first.job_id
 
 
 def test_a_job_with_a_name_of_its_own_is_refused(
