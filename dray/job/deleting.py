@@ -18,7 +18,7 @@ from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.storage.s3_uploads import abort, end_unfinished, unfinished, unfinished_outputs
 from dray.store import Job, Store
 from dray.store.deletion import SPOOLS, name_of
-from dray.store.lasting_info import UPLOADS
+from dray.store.lasting_info import uploads_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ def _remove(store: Store, job: Job, options: ObjectStoreOptions | None) -> Delet
     Where files are left, the store keeps the buried job, by which the next deletion finds them.
     """
     freed, left = 0, []
-    for uri, upload in job.info.get(UPLOADS, {}).get("ids", {}).items():
+    for uri, upload in uploads_of(job.info).items():
         try:
             abort(uri, upload, options)
         except OSError as error:

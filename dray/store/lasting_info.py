@@ -5,6 +5,9 @@ All others say something of the content itself: its rows, its weights, its engin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 IDENTITY = "identity"
 """What tells the job from others of its name; markers in output folders have it."""
 
@@ -15,6 +18,12 @@ OF_OTHERS = "of_others"
 """The output folder that was another's, until the job publishes there."""
 
 UPLOADS = "uploads"
-"""The uploads that a driver has begun: its ``epoch``, and ``ids`` by URI."""
+"""The uploads that a driver has begun: its ``epoch``, and ``ids`` by URI. None once all are over."""
 
 LASTING = (IDENTITY, OUTPUTS, OF_OTHERS, UPLOADS)
+
+
+def uploads_of(info: Mapping[str, Any]) -> dict[str, str]:
+    """The uploads of a job's ``info`` that may not be over: their ids by URI."""
+    noted = info.get(UPLOADS) or {}
+    return dict(noted.get("ids", {}))

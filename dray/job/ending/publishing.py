@@ -5,6 +5,7 @@ Why a driver that stood still cannot replace the files of its successor: see :mo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,9 @@ from dray.storage.files import FileInfo, writing
 from dray.storage.s3_uploads import abort, end_unfinished, unfinished_outputs
 from dray.storage.same_place import same_place
 from dray.store import Store
-from dray.store.lasting_info import OF_OTHERS, UPLOADS
+from dray.store.lasting_info import OF_OTHERS, UPLOADS, uploads_of
+
+_logger = logging.getLogger(__name__)
 
 PUBLISHED = "published"
 """Where the job's ``info`` has the files that are the job's: ``epoch``, and size and SHA-256 by name."""
@@ -34,10 +37,7 @@ def job_drafts(store: Store, job: OpenJob) -> Iterator[Drafts]:
     withdraw(job.work, older_than=job.lease.epoch, options=settings.objects)
     others = unfinished_outputs(settings.output, settings.objects)
     # As of one moment: those of a successor, or of a newer job of this name, are not to be ended.
-    begun = store.driven_job(job.lease).info.get(UPLOADS, {"epoch": 0, "ids": {}})
-    for uri, upload in begun["ids"].items():
-        with writing(uri):
-            abort(uri, upload, settings.objects)
+    _end_noted(job, store.driven_job(job.lease).info)
     if others:  # of drivers that were killed before the store knew, and of earlier owners of the folder
         folders.confirm(settings.output, job.owner, settings.objects)
         end_unfinished(others, settings.objects)
@@ -46,6 +46,32 @@ def job_drafts(store: Store, job: OpenJob) -> Iterator[Drafts]:
         if _was_of_others(store, job):
             drafts.replace_all()
         yield drafts
+
+
+def _end_noted(job: OpenJob, info: Mapping[str, Any]) -> None:
+    """End the uploads that earlier drivers have noted: one that stands still may go on with them.
+
+    Those to an output that the job has left replace nothing here. Their bucket may be gone, or closed to us.
+    """
+    given_up = set()
+    for uri, upload in uploads_of(info).items():
+        folder = uri.rpartition("/")[0]
+        if folder in given_up:
+            continue
+        try:
+            abort(uri, upload, job.settings.objects)
+        except OSError as error:
+            if same_place(folder, job.settings.output):
+                with writing(uri):
+                    raise
+            given_up.add(folder)
+            _logger.warning(
+                "job %s: uploads that an earlier run began in %s cannot be ended (%s), and their parts may "
+                "cost money: a lifecycle rule of the bucket that aborts incomplete uploads removes them",
+                job.job_id,
+                folder,
+                error,
+            )
 
 
 def _was_of_others(store: Store, job: OpenJob) -> bool:
@@ -88,5 +114,10 @@ def publish(store: Store, job: OpenJob, drafts: Drafts, summary: Mapping[str, An
     except DraftGoneError:
         store.renew_job(job.lease)  # says so where another driver has the job
         raise
+    done: dict[str, None] = {}
     if _was_of_others(store, job):
-        store.merge_job_info(job.lease, {OF_OTHERS: None})
+        done[OF_OTHERS] = None
+    if uploads_of(store.get_job(job.job_id).info):  # all are over: no later run has to reach their place
+        done[UPLOADS] = None
+    if done:
+        store.merge_job_info(job.lease, done)

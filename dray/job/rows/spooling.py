@@ -49,11 +49,11 @@ _NAME = re.compile(
 
 
 def missed(job: OpenJob, shards: Iterable[Shard]) -> str | None:
-    """A part of the spool that is gone, or cut short before the end of one of these shards; None for none."""
+    """A part of the spool that is lost, or cut short before the end of one of these shards; None for none."""
     ends: dict[str, int] = {}
     for shard in shards:
         ends[shard.uri] = max(ends.get(shard.uri, 0), shard.offset + shard.length)
-    return next((uri for uri, end in ends.items() if _size(job, uri) < end), None)
+    return next((uri for uri, end in ends.items() if (_size(job, uri) or 0) < end), None)
 
 
 def missed_kept(job: OpenJob, recorded: Job) -> str | None:
@@ -66,7 +66,7 @@ def missed_kept(job: OpenJob, recorded: Job) -> str | None:
     asked = isinstance(job.settings.source, SqlQuery)
     if kept is None or recorded.total is None or asked or recorded.state is JobState.EXPIRED:
         return None
-    return None if exists(kept.uri, options=kept.options) else kept.uri
+    return None if _size(job, kept.uri) is not None else kept.uri
 
 
 def spool_of(job: OpenJob) -> str:
@@ -127,8 +127,9 @@ def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> 
         return
     remove_own(job)
     raise JobChangedError(
-        f"job {job.job_id}: its requests ({lost}) are gone or cut short, and its input gives other rows now, "
-        "as a query may. Give another --job-id to start anew; what is finished stays in the store, and "
+        f"job {job.job_id}: its requests ({lost}) are gone, cut short, or closed to dray, and its input "
+        "gives other rows now, as a query may. Give another --job-id to start anew; what is finished stays "
+        "in the store, and "
         f"`dray export {job.job_id} --output FOLDER{store_option(job.settings.store_url)}` writes it to files"
     )
 
@@ -194,11 +195,16 @@ def _is_there(job: OpenJob, uri: str) -> bool:
         return False
 
 
-def _size(job: OpenJob, uri: str) -> int:
+def _size(job: OpenJob, uri: str) -> int | None:
+    """Bytes of a file; None where it is gone, or at a place that the job has left, which refuses us."""
     try:
         return size_of(uri, options=job.settings.objects)
     except (FileNotFoundError, NotADirectoryError):
-        return 0
+        return None
+    except PermissionError:
+        if same_place(_folder(uri), job.work):
+            raise
+        return None
 
 
 def _is_of(epochs: Collection[int], uri: str) -> bool:

@@ -27,6 +27,7 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.report import ReportData
+from dray.requests.row_shape import RowShape
 from dray.requests.sources import RowDefaults, source_of
 from dray.storage import drafts, retiring, s3_uploads
 from dray.storage.draft import DraftGoneError, Stage
@@ -34,6 +35,7 @@ from dray.storage.drafts import Drafts
 from dray.storage.objects import forget_credentials, s3_client
 from dray.storage.s3_uploads import part_bytes
 from dray.store import JobState, open_store
+from dray.store.lasting_info import uploads_of
 from dray.triggers import TRIGGER_VARIABLE, Point, reach
 from tests.support.clocks import replace_here
 from tests.support.command import ROOT, write_requests
@@ -470,6 +472,98 @@ def test_keys_that_end_before_the_files_are_written_pause_the_job(
     emulator.behave()
     finalise_job(job, Timeline())
     assert_published(job.settings, "job", _reader(emulator, job.settings))
+
+
+# ---- an output that moves away ----
+
+
+def _closed(emulator: EmulatorProcess) -> None:
+    """The bucket refuses our keys (403), as one of an account that we have left."""
+    emulator.behave(access_key="another")
+    forget_credentials()
+
+
+def _noted(settings: JobSettings) -> dict[str, str]:
+    """The uploads that the store takes for open."""
+    with open_store(settings.store_url, create=False) as store:
+        return uploads_of(store.get_job("job").info)
+
+
+def test_files_are_written_elsewhere_once_their_bucket_is_closed(
+    make_settings: MakeSettings, emulator: EmulatorProcess, tmp_path: Path
+) -> None:
+    settings = make_settings()
+    finish(settings)
+    assert _noted(settings) == {}
+    _closed(emulator)
+    moved = make_settings(output=str(tmp_path / "local"))
+    finish(moved)
+    assert_published(moved, "job", lambda name: (tmp_path / "local" / name).read_bytes())
+
+
+def test_uploads_that_cannot_be_ended_hold_up_the_output_that_they_are_in_alone(
+    make_settings: MakeSettings,
+    emulator: EmulatorProcess,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A driver that stands still may complete them: not under the files of its successor."""
+    settings = make_settings()
+    answer(job := open_job(settings))
+    with open_store(settings.store_url, create=False) as store:
+        killed = job_drafts(store, job)
+        begun = killed.__enter__()
+        for name in ("output.jsonl", "errors.jsonl"):
+            begun.open(name).write(b"half")
+        store.release_job(job.lease)
+        left = _noted(settings)
+        assert len(left) == 2
+        job = open_job(settings)
+        _closed(emulator)
+        with pytest.raises(JobPausedError, match=r"output\.jsonl cannot be written: not allowed"):
+            finalise_job(job, Timeline())
+        store.release_job(job.lease)
+    moved = make_settings(output=str(tmp_path / "local"))
+    finish(moved)
+    assert_published(moved, "job", lambda name: (tmp_path / "local" / name).read_bytes())
+    [told] = [one.getMessage() for one in caplog.records if "cannot be ended" in one.getMessage()]
+    assert settings.output in told
+    assert "not allowed" in told
+    assert "lifecycle rule" in told
+    assert _noted(settings) == {}
+    emulator.behave()
+    s3_uploads.end_unfinished(left.items(), emulator.options)
+
+
+def test_requests_in_a_bucket_that_is_closed_are_taken_in_again_where_the_output_is(
+    make_settings: MakeSettings, emulator: EmulatorProcess, tmp_path: Path
+) -> None:
+    settings = make_settings()
+    answer(job := open_job(settings), shards=1)
+    with open_store(settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+        job = open_job(settings)
+        _closed(emulator)
+        with pytest.raises(PermissionError, match="check the credentials"):  # its own place: not by itself
+            answer(job)
+        store.release_job(job.lease)
+    moved = make_settings(output=str(tmp_path / "local"))
+    finish(moved)
+    assert_published(moved, "job", lambda name: (tmp_path / "local" / name).read_bytes())
+
+
+def test_kept_columns_in_a_bucket_that_is_closed_are_taken_in_again(
+    make_settings: MakeSettings, emulator: EmulatorProcess, tmp_path: Path
+) -> None:
+    """Every row has its answer, so the requests themselves are not needed."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(b"".join(b'{"text": "hi", "note": "n%d"}\n' % number for number in range(50)))
+    source = source_of([str(rows)], RowShape(prompt_column="text", keep_columns=("note",)))
+    finish(make_settings(source=source))
+    _closed(emulator)
+    finish(make_settings(source=source, output=str(tmp_path / "local")))
+    lines = (tmp_path / "local" / "output.jsonl").read_bytes().splitlines()
+    assert [orjson.loads(line)["row"] for line in lines] == [{"note": f"n{number}"} for number in range(50)]
 
 
 # ---- answers in parts ----
