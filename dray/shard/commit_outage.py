@@ -12,9 +12,9 @@ from dray.failures.causes import STORE_PATIENCE, Cause, Decision
 from dray.failures.effects import OnTask
 
 ADVICE = (
-    "look whether the database is up, and for what holds a lock there: on PostgreSQL a session in pg_locks "
-    "(LOCK TABLE, VACUUM FULL, ALTER TABLE), on SQLite another program that writes to the file, "
-    "or one that reads it by a query that stays open"
+    "look whether the database is up, whether it is read-only (a standby of PostgreSQL), and for what holds "
+    "a lock there: on PostgreSQL a session in pg_locks (LOCK TABLE, VACUUM FULL, ALTER TABLE), on SQLite "
+    "another program that writes to the file, or one that reads it by a query that stays open"
 )
 """What to do about a store that is away, or takes no rows, for too long."""
 

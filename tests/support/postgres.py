@@ -11,6 +11,8 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -96,6 +98,19 @@ class PostgresServer:
         with self.connect() as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
+
+    @contextmanager
+    def read_only(self, database: str) -> Iterator[None]:
+        """Sessions that begin in the block take no writes, as a standby's; those before it are cut off."""
+        with self.connect() as other:
+            other.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+            cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+            other.execute(cut, [database])
+        try:
+            yield
+        finally:
+            with self.connect() as other:
+                other.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
 
     def start(self) -> None:
         """Starts the server on its port, and waits until it answers."""

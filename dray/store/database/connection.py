@@ -21,7 +21,7 @@ from dray.errors import ConfigError, StoreTransientError
 from dray.storage.addresses import masked_url
 from dray.store.database.clock import Clock
 from dray.store.database.engines import EngineKey, SharedEngines
-from dray.store.database.seam import translate
+from dray.store.database.seam import is_of_standby, translate
 from dray.store.database.sqlite_file import PLAIN_USE, SqliteUse, leave, sqlite_engine
 from dray.store.database.turn import Turn
 from dray.store.database.urls import plain_name
@@ -196,6 +196,8 @@ class Database:
                 return work(Tx(connection=connection, now=now))
         except (SQLAlchemyError, self._driver_error) as error:
             failure = translate(error, self.name)
+            if is_of_standby(error):  # the connection works, so the pool would keep it
+                self.engine.dispose()
         failure.address = self.url
         raise failure
 

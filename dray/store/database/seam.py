@@ -1,8 +1,8 @@
 """The one place where errors of SQLAlchemy and its drivers become dray's.
 
 Which code means what follows the rows STORE_TRANSIENT and STORE_FATAL of the table of causes:
-lost connections, server restarts, serialisation, deadlocks and locks are worth another try. An
-operator has to act on a full disk, a missing table or right, a refused user, and a read-only database.
+lost connections, server restarts, failovers, serialisation, deadlocks and locks are worth another try.
+An operator has to act on a full disk, a missing table or right, a refused user, and a read-only file.
 
 Messages carry the driver's code and the store's name, without user and host: they go to Prefect and
 into events. They never carry SQL parameters, which hold answers, nor the driver's own detail lines,
@@ -51,7 +51,6 @@ _SQLITE_FATAL = {
 _POSTGRES_TOO_LARGE = "54000"  # program limit exceeded: a string buffer of 1 GiB
 _POSTGRES_FATAL = {
     "53100": "the server's disk is full: free space, then resume the job",
-    "25006": "the server is read-only (a standby?): use the primary",
     "23505": "a constraint was broken; this is a fault in dray",
     "42501": "the user lacks a right on the database or its tables: grant it, then resume",
     "42P01": "a table is missing: was the schema dropped? Open the store with its schema in place",
@@ -60,7 +59,9 @@ _NO_USER = "the server refused the user or password: look at the URL, PGPASSWORD
 _NO_DATABASE = "the database does not exist: create it, or name another in the URL"
 _POSTGRES_REFUSED = {"28": _NO_USER, "3D": _NO_DATABASE}
 _NO_CONNECTION_LEFT = "the server has no connection left: raise its max_connections, or close others"
+_READ_ONLY = "25006"  # for seconds after a failover, connections still lead to the former primary
 _POSTGRES_TRANSIENT = {
+    _READ_ONLY: "the server is read-only (a standby, or a failover under way?): use the primary",
     "53300": _NO_CONNECTION_LEFT,
     "57014": "the server cancelled a statement: it took too long for dray, or for the statement_timeout "
     "of the role or the database",
@@ -99,6 +100,11 @@ def translate(error: Exception, name: str) -> StoreError:
     if isinstance(orig, sqlite3.Error):
         return _of_sqlite(orig, name)
     return _of_postgres(orig, name, lost=lost)
+
+
+def is_of_standby(error: Exception) -> bool:
+    """Whether a server refused a write as read-only: new connections may lead to the primary."""
+    return getattr(getattr(error, "orig", error), "sqlstate", None) == _READ_ONLY
 
 
 def _of_sqlite(error: sqlite3.Error, name: str) -> StoreError:

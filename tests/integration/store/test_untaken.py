@@ -7,7 +7,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -209,6 +209,43 @@ def test_locks_that_come_and_go_pause_nothing(
     assert receipt is not None
     assert receipt.rows == ROWS
     assert job.backoff.outage.seconds == 0.0
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_failover_pauses_nothing(
+    job: Job,
+    store_url: str,
+    postgres: PostgresServer,
+    placed: list[Callable[[], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server is read-only for a moment, as a former primary is."""
+    monkeypatch.setattr("dray.shard.task.open_store", open_store)
+    read_only = postgres.read_only(store_url.rpartition("/")[2])
+    timer = threading.Timer(1.0, read_only.__exit__, [None] * 3)
+
+    def fail_over() -> None:
+        read_only.__enter__()
+        timer.start()
+
+    placed.append(fail_over)
+    receipt = job.run().receipt
+    timer.join()
+    assert receipt is not None
+    assert receipt.rows == ROWS
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_server_that_stays_read_only_pauses_the_job_and_is_called_so(
+    job: Job, store_url: str, postgres: PostgresServer, placed: list[Callable[[], None]]
+) -> None:
+    with ExitStack() as stack:
+        read_only = postgres.read_only(store_url.rpartition("/")[2])
+        placed.append(lambda: stack.enter_context(read_only))
+        told = _until_it_is_paused(job)
+    assert "read-only" in told
+    job.resume()
+    assert job.run().receipt is not None
 
 
 def test_a_read_that_waits_for_a_lock_leaves_no_process_behind(

@@ -232,7 +232,8 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     # STORE_TRANSIENT: retried by Prefect, for nothing; past the cap, paused.
     *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_TRANSIENT,
        {"shard": OnShard.RELEASE, "task": OnTask.RETRY, "charges": ()})
-      for state in ("08000", "08003", "08006", "57P01", "57P02", "57P03", "40001", "40P01", "53300")),
+      for state in ("08000", "08003", "08006", "57P01", "57P02", "57P03", "40001", "40P01", "53300",
+                    "25006")),
     ("SQLITE_BUSY", sqlite_error(sqlite3.SQLITE_BUSY), Facts(), Cause.STORE_TRANSIENT, {}),
     ("object store busy", OSError("s3://b/k: 503 SlowDown"), Facts(), Cause.STORE_TRANSIENT, {}),
     ("timeout", TimeoutError(), Facts(), Cause.STORE_TRANSIENT, {}),
@@ -249,7 +250,7 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
      {"shard": OnShard.RELEASE, "task": OnTask.PAUSE, "charges": ()}),
     *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_FATAL,
        {"task": OnTask.PAUSE, "charges": ()})
-      for state in ("53100", "42P01", "42501", "25006")),
+      for state in ("53100", "42P01", "42501")),
     ("SQLITE_FULL", sqlite_error(sqlite3.SQLITE_FULL), Facts(), Cause.STORE_FATAL, {}),
     ("SQLITE_READONLY", sqlite_error(sqlite3.SQLITE_READONLY), Facts(), Cause.STORE_FATAL, {}),
     ("disk full", OSError(errno.ENOSPC, "x"), Facts(), Cause.STORE_FATAL, {"task": OnTask.PAUSE}),

@@ -65,13 +65,18 @@ def test_a_statement_that_was_cancelled_names_the_limit_that_another_may_have_se
     assert "statement_timeout of the role or the database" in str(error)
 
 
+def test_a_server_that_is_read_only_may_be_in_a_failover() -> None:
+    error = of_postgres("25006")
+    assert isinstance(error, StoreTransientError)
+    assert "read-only (a standby, or a failover under way?): use the primary" in str(error)
+
+
 @pytest.mark.parametrize(
     ("state", "says"),
     [
         ("53100", "disk is full"),
         ("42P01", "table is missing"),
         ("42501", "lacks a right"),
-        ("25006", "read-only"),
         ("28P01", "user or password"),
         ("3D000", "create it"),
         ("22P05", "SQLSTATE 22P05"),
