@@ -137,7 +137,7 @@ def runs_on_gpus(spec: EngineSpec, cluster: ClusterInfo) -> bool:
         return spec.gpus > 0
     if spec.name != "vllm" or (cluster.own and vllm_build() == "cpu"):
         return False
-    if any(node.gpus for node in cluster.nodes):
+    if any(node.gpus for node in cluster.nodes) or any(cluster.unjoined):
         return True
     if cluster.own:
         return False

@@ -110,8 +110,9 @@ class ClusterInfo:
 
     ``own`` is one of ours on this machine: no node comes to it. ``shared`` is one that was there before the
     job: others may use it. ``coming`` are the nodes that its autoscaler may start; None where no autoscaler
-    says so. ``largest``: most GPUs of one machine that its provider has rented, or may rent. Its worker
-    processes have ``inherited`` variables anyhow.
+    says so. ``largest``: most GPUs of one machine that its provider has rented, or may rent. ``unjoined``:
+    GPUs of each worker that its provider has rented or asked for, and that Ray does not have yet; None where
+    those are not known. Its worker processes have ``inherited`` variables anyhow.
     """
 
     address: str
@@ -123,12 +124,18 @@ class ClusterInfo:
     shared: bool = False
     coming: tuple[NodeType, ...] | None = None
     largest: float = 0.0
+    unjoined: tuple[float | None, ...] = ()
     inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def open_nodes(self) -> tuple[Node, ...]:
         """The nodes on which Ray starts something new: those that are not being drained."""
         return tuple(node for node in self.nodes if not node.draining)
+
+    @property
+    def machines(self) -> int:
+        """Workers of a rented cluster: its head and the driver's node have neither processors nor GPUs."""
+        return sum(1 for node in self.nodes if node.cpus or node.gpus) + len(self.unjoined)
 
     @property
     def stable_hosts(self) -> frozenset[str]:

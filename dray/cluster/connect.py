@@ -15,7 +15,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from dray.cluster.auth import answers_strangers, open_cluster_error
-from dray.cluster.base import NAMESPACE, ClusterInfo, ClusterSettings
+from dray.cluster.base import NAMESPACE, ClusterInfo, ClusterSettings, Node
 from dray.cluster.forwarded_env import handed_down
 from dray.cluster.head import MARK
 from dray.cluster.head_watch import HeadWatch
@@ -25,7 +25,7 @@ from dray.cluster.providers.existing import ExistingProvider
 from dray.cluster.providers.local import LocalProvider
 from dray.cluster.providers.protocol import Access, Provider
 from dray.cluster.providers.standing import StandingProvider
-from dray.cluster.ray_nodes import await_workers, leaving, live_nodes, marked
+from dray.cluster.ray_nodes import await_workers, leaving, live_nodes, marked, unjoined
 from dray.cluster.ray_private import (
     auth_variables,
     enable_token_auth,
@@ -35,7 +35,7 @@ from dray.cluster.ray_private import (
     restore_auth,
 )
 from dray.cluster.runtime_env import runtime_env_of
-from dray.errors import ClusterError, ConfigError
+from dray.errors import ClusterError, ConfigError, DrayError
 from dray.imports import lasting_imports
 from dray.processes import end_without_teardown
 
@@ -279,7 +279,8 @@ class RayCluster:
             raise open_cluster_error(access.address)
         joined = self._with_workers(info, access)
         nodes = marked(joined.nodes, leaving())
-        return replace(joined, nodes=nodes, coming=node_types(), largest=largest)
+        late = self._unjoined(nodes)
+        return replace(joined, nodes=nodes, coming=node_types(), largest=largest, unjoined=late)
 
     def _largest(self) -> float:
         """Most GPUs of one machine that is rented, or may be: a smaller one may join first."""
@@ -288,6 +289,20 @@ class RayCluster:
         if self.provider.largest is not None:
             return self.provider.largest
         return max((one.gpus or 0.0 for one in self.provider.nodes() if not one.head), default=0.0)
+
+    def _unjoined(self, nodes: Sequence[Node]) -> tuple[float | None, ...]:
+        """GPUs of each worker that is paid for, or asked for, and not in Ray yet: replicas wait for it."""
+        if self._settings.provider is None:
+            return ()
+        try:
+            return unjoined(self.provider, nodes)
+        except DrayError as error:
+            _LOGGER.warning(
+                "%s: its machines cannot be listed, and a job without --replicas counts on those alone that "
+                "have joined: %s",
+                self.provider.where, error,
+            )  # fmt: skip
+            return ()
 
     def _with_workers(self, info: ClusterInfo, access: Access) -> ClusterInfo:
         """The cluster once the fewest workers that it is to have are in it."""

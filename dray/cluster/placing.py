@@ -119,12 +119,18 @@ def in_group(options: Mapping[str, Any], group: Any) -> dict[str, Any]:
 
 
 def default_replicas(spec: EngineSpec, cluster: ClusterInfo) -> int:
-    """As many as there are GPUs for, node by node; one on a cluster without."""
+    """As many as there are GPUs for, node by node; one on a cluster without.
+
+    Workers that are rented and have not joined Ray yet count as well: they are paid for. One whose GPUs are
+    not known holds one replica, or a part of one.
+    """
     if not runs_on_gpus(spec, cluster):
         return 1
     nodes = nodes_of(spec.arguments)
     each = (spec.gpus or gpus_of(spec)) / nodes
-    return max(1, replicas_over([replicas_on(node.gpus, each) for node in cluster.open_nodes], nodes))
+    places = [replicas_on(node.gpus, each) for node in cluster.open_nodes]
+    places += [1 if gpus is None else replicas_on(gpus, each) for gpus in cluster.unjoined]
+    return max(1, replicas_over(places, nodes))
 
 
 def expected_replicas(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dray.cluster.base import INSTANCE_LABELS, STABLE_RESOURCE, Node
-from dray.cluster.providers.protocol import Access, Provider
+from dray.cluster.providers.protocol import Access, AsksAhead, Phase, Provider
 from dray.cluster.ray_private import draining
 from dray.errors import ClusterError
 
@@ -40,6 +40,18 @@ def _too_few(provider: Provider, access: Access, workers: int) -> str:
     joined = f"{workers} of at least {access.minimum} workers joined Ray in {access.patience:.0f} s"
     advice = "their consoles say why, or ask for fewer workers"
     return f"{provider.where}: {joined} (machines that are there or coming: {rented}); {advice}"
+
+
+def unjoined(provider: Provider, nodes: Sequence[Node]) -> tuple[float | None, ...]:
+    """GPUs of each worker that is rented or asked for, and that was none of these nodes before this call.
+
+    Raises:
+        ClusterError, ConfigError: the provider does not say.
+    """
+    there = {node.address for node in nodes}
+    rented = [one for one in provider.nodes() if not one.head and one.phase is not Phase.LEAVING]
+    asked = provider.asked() if isinstance(provider, AsksAhead) else ()
+    return (*(one.gpus for one in rented if one.address not in there), *asked[len(rented) :])
 
 
 def live_nodes() -> tuple[tuple[Node, ...], str]:

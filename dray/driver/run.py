@@ -140,7 +140,8 @@ class Driver:
             EngineStartError, ConfigError: no replica can be started, or none in time.
             DrayError: as ``run``.
         """
-        self.tell(Told(line=plan_line(self._pool, self._job.settings.replicas, self._scaling.plan)))
+        asked, unjoined = self._job.settings.replicas, len(self._fleet.info.unjoined)
+        self.tell(Told(line=plan_line(self._pool, asked, self._scaling.plan, unjoined=unjoined)))
         while not self._pool.starts() and not self.stopping:
             with naming_the_model(self._job.settings.model):
                 self._checked_step()

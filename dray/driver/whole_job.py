@@ -203,8 +203,7 @@ class Run:
         ask = ask_of(spec, fleet.info, most)
         # There, and renting may have more to say before there is a driver.
         mailbox: deque[Event] = deque(Warned(line=one) for one in unused_gpus(spec, fleet.info))
-        patient = chooses_market(parts.cluster, settings.request.deadline)
-        with rented_for(parts.cluster, fleet, ask, replicas, mailbox.append, patient=patient) as renting:
+        with rented_for(parts.cluster, fleet, ask, replicas, mailbox.append, settings) as renting:
             driver = Driver(
                 self.job,
                 fleet,
@@ -216,7 +215,7 @@ class Run:
                 most=most,
                 intervals=parts.intervals,
                 events=mailbox,
-                chooses_market=patient,
+                chooses_market=chooses_market(parts.cluster, settings.request.deadline),
             )
             weights = weights_on(self.job, self.prefetched, driver.tell, driver.note_weights)
             with weights, followers_answered(self.job), driver:

@@ -190,6 +190,18 @@ class RunsOnHead(Protocol):
         """Run ``dray`` with these arguments there; returns the submission's id at once."""
 
 
+@runtime_checkable
+class AsksAhead(Protocol):
+    """A provider whose workers are asked for before there are machines for them."""
+
+    def asked(self) -> Sequence[float | None]:
+        """GPUs of each worker that there is to be, whether a machine has it yet or not.
+
+        Raises:
+            ClusterError, ConfigError: it does not say.
+        """
+
+
 class ProviderSettings(Protocol):
     """Frozen settings of a cluster that a provider makes: a block's, or those of a file."""
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
-from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Market, Phase, Planned, Provider
+from dray.cluster.providers.protocol import (
+    Access,
+    AsksAhead,
+    Expired,
+    Grant,
+    Machine,
+    Market,
+    Phase,
+    Planned,
+    Provider,
+)
 from dray.errors import ConfigError
 
 
@@ -41,6 +51,10 @@ class StandingProvider:
     def nodes(self) -> tuple[Machine, ...]:
         """All of its machines."""
         return self._made.nodes()
+
+    def asked(self) -> Sequence[float | None]:
+        """As its provider says, where that asks for workers ahead."""
+        return self._made.asked() if isinstance(self._made, AsksAhead) else ()
 
     def desire(self, workers: int, on_demand: int | None = None) -> Grant:
         """Those that there are: `dray cluster up` changes how many."""

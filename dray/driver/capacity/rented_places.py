@@ -25,11 +25,15 @@ class Missing:
 
 
 class RentedPlaces:
-    """Places for replicas that ask for ``ask`` each. Remembers what machines of each kind had room for."""
+    """Places for replicas that ask for ``ask`` each. Remembers what machines of each kind had room for.
 
-    def __init__(self, ask: ReplicaResources, largest: float | None) -> None:
+    ``largest``: GPUs of a machine that may be asked for. There may be ``most`` machines, or any number.
+    """
+
+    def __init__(self, ask: ReplicaResources, largest: float | None, most: int | None = None) -> None:
         self._ask = ask
-        self._largest = largest  # GPUs of a machine that may be asked for
+        self._largest = largest
+        self._most = most
         self._known: dict[str, int] = {}
 
     def learn(self, machines: Iterable[Machine], capacity: Capacity) -> None:
@@ -53,6 +57,8 @@ class RentedPlaces:
         a machine too few costs a minute, and one too many its price for as long as the job runs.
         """
         short = self._short(machines, replicas)
+        if self._most is not None:
+            short = min(short, self._most - len(machines))
         if short <= 0:
             return None
         dear = [one for one in machines if one.market is Market.ON_DEMAND]

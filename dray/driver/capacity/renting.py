@@ -36,6 +36,7 @@ from dray.driver.events import (
 )
 from dray.driver.fleet import Fleet
 from dray.errors import DrayError
+from dray.job.options.settings import JobSettings
 from dray.store import ReplicaState
 
 LOOK_SECONDS = 60.0
@@ -49,19 +50,23 @@ def rented_for(
     ask: ReplicaResources,
     replicas: int,
     tell: Callable[[Event], None],
-    *,
-    patient: bool,
+    settings: JobSettings,
 ) -> Iterator[list[Observer]]:
     """The observers that a driver on this cluster needs, for so many replicas that ask for so much each.
 
-    ``tell`` takes events from another thread. ``patient`` is as in :class:`Renting`.
+    ``tell`` takes events from another thread. A number of replicas that follows from the machines, and is
+    not the user's, is no reason to rent more machines than there are.
     """
     provider = cluster.rented
     if provider is None:
         yield []
         return
 
-    with Renting(provider, replicas, tell, ask=ask, capacity=fleet.capacity, patient=patient) as renting:
+    patient = chooses_market(cluster, settings.request.deadline)
+    most = None if settings.replicas else max(fleet.info.machines, ask.nodes)
+    with Renting(
+        provider, replicas, tell, ask=ask, capacity=fleet.capacity, patient=patient, most=most
+    ) as renting:
         yield [renting]
 
 
@@ -76,8 +81,8 @@ class Renting:
     """An observer of the driver, with a thread of its own for the provider's calls, which take seconds.
 
     ``ask`` is what a replica asks Ray for, ``capacity`` what Ray's nodes have, None while its head is away. A
-    ``patient`` one waits for spot until the driver decides that some replicas may be on demand. Use it as a
-    context manager: at the end of the block no call is under way.
+    ``patient`` one waits for spot until the driver decides that some replicas may be on demand. It has no
+    more than ``most`` machines. Use it as a context manager: at the end of the block no call is under way.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Renting:
         ask: ReplicaResources,
         capacity: Callable[[], Capacity | None],
         patient: bool,
+        most: int | None = None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._provider = provider
@@ -96,7 +102,7 @@ class Renting:
         self._on_demand = 0 if patient else None
         self._tell = tell
         self._capacity = capacity
-        self._places = RentedPlaces(ask, provider.largest)
+        self._places = RentedPlaces(ask, provider.largest, most)
         self._strays = Strays(provider.join_seconds)
         self._surplus = Surplus()
         self._look_seconds = look_seconds

@@ -14,10 +14,10 @@ from dray.store import Counts, StopSignals
 from dray.wording import plural
 
 
-def plan_line(pool: ReplicaPool, wanted: int | None, later: str | None = None) -> str:
+def plan_line(pool: ReplicaPool, wanted: int | None, later: str | None = None, *, unjoined: int = 0) -> str:
     """How many replicas start, with what, and who chose it: ``wanted`` is what the user asked for, or None.
 
-    ``later`` says how many there may be in the end.
+    ``later`` says how many there may be in the end. So many rented machines have not joined Ray yet.
     """
     told = f"starting {plural(pool.lanes, 'replica')}"
     if pool.ask != ReplicaResources(cpus=0):
@@ -26,7 +26,8 @@ def plan_line(pool: ReplicaPool, wanted: int | None, later: str | None = None) -
         return f"{told}; {later}"
     if wanted is not None:
         return told
-    for_gpus = ", for the GPUs that are there now" if pool.ask.gpus else ""
+    machines = f" and those of {plural(unjoined, 'machine')} still to join Ray" if unjoined else ""
+    for_gpus = f", for the GPUs that are there now{machines}" if pool.ask.gpus else ""
     return f"{told}{for_gpus}; --replicas asks for more"
 
 

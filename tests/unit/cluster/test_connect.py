@@ -16,7 +16,8 @@ from dray.cluster import connect, ray_nodes
 from dray.cluster.auth import refuse_missing_token
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
 from dray.cluster.own_node import OwnNode, lock_of
-from dray.cluster.providers.protocol import Machine, Market, Phase
+from dray.cluster.providers.protocol import Access, Machine, Market, Phase
+from dray.cluster.providers.standing import StandingProvider
 from dray.cluster.ray_private import let_main_thread_alone_start_ray
 from dray.errors import CancelledError, ClusterError, ConfigError
 from dray.job.options.resolving import NoBlocks, cluster_settings
@@ -158,6 +159,86 @@ def test_the_largest_machine_is_what_the_provider_may_rent_or_what_is_there(
     settings: Any = SimpleNamespace(open=lambda run="": provider)
     assert connect.RayCluster(ClusterSettings(provider=settings))._largest() == expected
     assert connect.RayCluster(ClusterSettings(address="127.0.0.1:6379"))._largest() == 0.0
+
+
+def _rented(name: str, gpus: float | None = 1, **values: Any) -> Machine:
+    given = {"kind": "k", "market": Market.SPOT, "phase": Phase.UP, "address": f"10.0.0.{name}", **values}
+    return Machine(name=name, gpus=gpus, **given)
+
+
+class Ahead:
+    """A provider of pods: four are asked for, and nodes have two of them."""
+
+    where = "the RayCluster"
+
+    def nodes(self) -> tuple[Machine, ...]:
+        return _rented("1", head=True), _rented("2"), _rented("3")
+
+    def asked(self) -> list[float]:
+        return [1, 1, 1, 1]
+
+
+def test_machines_that_are_rented_and_not_in_ray_are_known() -> None:
+    """Also those that boot, whose address nothing says yet; not the head, nor one that leaves."""
+    nodes = [
+        Node(node_id=one, host=one, cpus=1, gpus=1, stable=False, address=f"10.0.0.{one}")
+        for one in ("1", "2", "8")
+    ]
+    provider: Any = SimpleNamespace(
+        nodes=lambda: (
+            _rented("1", head=True), _rented("2"), _rented("3", 4), _rented("4", None),
+            _rented("5", 8, phase=Phase.COMING, address=""), _rented("6", phase=Phase.LEAVING),
+        )
+    )  # fmt: skip
+    assert ray_nodes.unjoined(provider, nodes) == (4, None, 8)
+    ahead: Any = Ahead()
+    assert ray_nodes.unjoined(ahead, nodes) == (1, 1, 1)
+    assert ray_nodes.unjoined(StandingProvider(_made(ahead)), nodes) == (1, 1, 1)
+    assert ray_nodes.unjoined(StandingProvider(_made(provider)), nodes) == (4, None, 8)
+
+
+@pytest.mark.parametrize("standing", [False, True])
+def test_a_job_joins_with_what_is_still_to_join(standing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a cluster that `dray cluster up` has just made."""
+    provider = _made(Ahead())
+    values = {"own": False, "largest": 1, "start": lambda: None, "leave": lambda: None}
+    values |= {"keep": lambda at_once=False: None, "access": lambda look: Access(address="10.0.0.1:6379")}
+    for name, value in values.items():
+        setattr(provider, name, value)
+    joined = _info({**_node("a", CPU=4, GPU=1), "NodeManagerAddress": "10.0.0.2"})
+    monkeypatch.setattr(connect, "_connect", lambda *_: joined)
+    for name in (
+        "enable_token_auth",
+        "join_as_node",
+        "answers_strangers",
+        "node_types",
+        "prepare_environment",
+    ):
+        monkeypatch.setattr(connect, name, lambda *_: None)
+    monkeypatch.setattr(connect, "leaving", lambda: ())
+    settings: Any = SimpleNamespace(open=lambda run="": provider)
+    info = connect.RayCluster(ClusterSettings(provider=settings, standing=standing))._joined()
+    assert (info.unjoined, info.machines) == ((1, 1, 1), 4)
+
+
+def _made(provider: Any) -> Any:
+    """With what a standing cluster reads of its provider."""
+    provider.where, provider.join_seconds = "the cluster", 1.0
+    return provider
+
+
+def test_a_provider_that_lists_no_machines_keeps_no_job_out(caplog: pytest.LogCaptureFixture) -> None:
+    def away() -> tuple[Machine, ...]:
+        raise ClusterError("the service is away")
+
+    provider = SimpleNamespace(nodes=away, own=False, where="the cluster")
+    settings: Any = SimpleNamespace(open=lambda run="": provider)
+    assert connect.RayCluster(ClusterSettings(provider=settings))._unjoined(()) == ()
+    assert caplog.messages == [
+        "the cluster: its machines cannot be listed, and a job without --replicas counts on those alone that "
+        "have joined: the service is away"
+    ]
+    assert connect.RayCluster(ClusterSettings(address="127.0.0.1:6379"))._unjoined(()) == ()
 
 
 def test_the_token_is_not_shown() -> None:

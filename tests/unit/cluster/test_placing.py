@@ -24,6 +24,9 @@ TWO_RANKS = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, arguments={"tenso
 SIMULATED = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
 
 
+OVER_TWO = replace(TWO_RANKS, arguments={"tensor_parallel_size": 2, "nnodes": 2})
+
+
 def _cluster(*nodes: tuple[float, float]) -> ClusterInfo:
     found = tuple(
         Node(node_id=str(n), host=str(n), cpus=cpus, gpus=gpus, stable=n == 0)
@@ -101,6 +104,30 @@ def test_what_configures_engines_goes_along_and_nothing_else(monkeypatch: pytest
 )
 def test_one_replica_a_gpu(spec: EngineSpec, nodes: list[tuple[float, float]], expected: int) -> None:
     assert default_replicas(spec, _cluster(*nodes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "joined", "unjoined", "expected"),
+    [
+        (VLLM, [(0, 0), (4, 1)], (1, 1, 1), 4),
+        (VLLM, [(0, 0)], (1, 1, 1, 1), 4),  # minimum = 0: none has joined yet
+        (VLLM, [(0, 0), (4, 1)], (8, None), 10),  # one whose GPUs are not known holds one
+        (TWO_RANKS, [(0, 0), (8, 8)], (1, 4), 6),  # one that is too small holds none
+        (replace(VLLM, gpus=0.5), [(0, 0), (4, 1)], (1,), 4),
+        (OVER_TWO, [(0, 0), (4, 1)], (1, 1), 1),
+        (OVER_TWO, [(0, 0), (4, 1)], (1, 1, 1), 2),
+        (VLLM, [(0, 0), (4, 0)], (0, 0), 1),  # machines without GPUs
+        (replace(VLLM, gpus=0), [(0, 0), (4, 1)], (1, 1), 1),
+        (SIMULATED, [(0, 0), (4, 1)], (1, 1), 1),
+    ],
+)
+def test_rented_machines_that_have_not_joined_yet_get_replicas_too(
+    spec: EngineSpec, joined: list[tuple[float, float]], unjoined: tuple[float | None, ...], expected: int
+) -> None:
+    """A job has this number to its end: machines that join a minute later would be idle for as long."""
+    found = replace(_cluster(*joined), unjoined=unjoined)
+    assert default_replicas(spec, found) == expected
+    assert found.machines == sum(cpus > 0 for cpus, _ in joined) + len(unjoined)
 
 
 def test_embeddings_shrink_in_rows_alone() -> None:

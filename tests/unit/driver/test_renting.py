@@ -124,11 +124,12 @@ def _renting(
     told: list[Event] | None = None,
     patient: bool = False,
     ask: ReplicaResources = ASK,
+    most: int | None = None,
 ) -> Renting:
     heard = [] if told is None else told
     return Renting(
         rental, replicas, heard.append,
-        ask=ask, capacity=rental.capacity, patient=patient, look_seconds=0.05,
+        ask=ask, capacity=rental.capacity, patient=patient, most=most, look_seconds=0.05,
     )  # fmt: skip
 
 
@@ -270,6 +271,21 @@ def test_machines_that_come_when_they_are_no_longer_needed_are_given_back(
     assert rental.calls == [5, ["i-12"]]
     assert [one.name for one in rental.machines] == ["i-0", "i-1", "i-2", "i-11", "i-13"]
     assert [one.text for one in told] == ["the cluster: gave back i-12, which the job no longer needs"]
+
+
+@pytest.mark.parametrize("most", [2, 1])
+def test_a_number_that_follows_from_the_machines_rents_no_more_of_them(most: int) -> None:
+    """They hold fewer replicas than they were taken to; one that went is replaced all the same."""
+    rental = Rental()
+    if most > 1:
+        rental.machines.append(_machine(2))
+    with _renting(rental, 4, most=most):
+        _pause()
+        assert rental.calls == []
+        rental.machines.pop()
+        _until(lambda: len(rental.machines) == 1 + most)
+        _pause()
+    assert rental.calls == [most]
 
 
 def test_machines_smaller_than_the_largest_are_asked_for_until_there_are_enough() -> None:

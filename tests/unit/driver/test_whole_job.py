@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dray.cluster import ClusterInfo, Node
+from dray.cluster.capacity import Capacity, Room
 from dray.driver.events import (
     Event,
     Observer,
@@ -280,6 +282,67 @@ def test_what_renting_says_before_there_is_a_driver_is_told(
     heard = Heard()
     _run(settings, [heard])
     assert Told(line="the cluster: too few machines") in heard.events
+
+
+class Rented(ThreadCluster):
+    """A cluster of machines that a provider rents."""
+
+    rented: Any = SimpleNamespace(markets=frozenset())
+
+
+class OneJoined(ThreadFleet):
+    """Four machines with a GPU each are rented, and three never join: replicas after the first wait."""
+
+    def __init__(self) -> None:
+        super().__init__(["node-0"])
+        nodes = tuple(replace(one, gpus=1) for one in self.info.nodes)
+        self.info = replace(self.info, own=False, nodes=nodes, unjoined=(1, 1, 1))
+
+    def launch(self, *args: Any, **options: Any) -> Any:
+        made = super().launch(*args, **options)
+        if len(self.replicas) > 1:
+            made.node = lambda: None  # type: ignore[method-assign]
+            made.began = lambda: None  # type: ignore[method-assign]
+        return made
+
+    def capacity(self) -> Capacity:
+        return Capacity(nodes=self.info.nodes, rooms=(Room(cpus=64, gpus=1, free_cpus=64, free_gpus=0),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "started", "rented"),
+    [
+        ({}, "starting 4 replicas", (4, 4)),
+        ({"replicas": 2}, "starting 2 replicas", (2, None)),
+        ({"replicas": 1, "most_replicas": 4}, "starting 1 replica,", (1, None)),
+        ({"engine_arguments": {"nnodes": 8}, "replica_gpus": 8.0}, "starting 1 replica,", (1, 8)),
+    ],
+)
+def test_a_job_is_meant_for_all_machines_that_are_rented_and_runs_with_those_that_are_there(
+    make_settings: Callable[..., JobSettings],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    started: str,
+    rented: tuple[int, int | None],
+) -> None:
+    asked: list[tuple[int, int | None]] = []
+
+    @contextmanager
+    def renting(*given: Any, most: int | None, **_: Any) -> Iterator[Observer]:
+        asked.append((given[1], most))
+        yield Heard()
+
+    monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
+    monkeypatch.setattr("dray.driver.capacity.renting.Renting", renting)
+    given = {"replicas": None, "replica_gpus": 1.0, **changes}
+    heard, settings = Heard(), make_settings(shard_rows=10, job_id="job", **given)
+    fleet = OneJoined()
+    result = run_job(settings, replace(parts_on(fleet, [heard]), cluster=Rented(fleet)))
+    assert (result.state, result.counts["done"]) == (JobState.COMPLETED, 50)
+    [told] = [one.line for one in heard.events if isinstance(one, Told) and one.line.startswith("starting")]
+    assert told.startswith(started)
+    assert ("3 machines still to join Ray" in told) == (settings.replicas is None)
+    assert asked == [rented]
 
 
 class Obstructs:

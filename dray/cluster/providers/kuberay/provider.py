@@ -148,6 +148,11 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         found = [one for one in self._pods() if one.there or one.leaving]
         return tuple(one.machine(self._kind, self.largest, _expiry(there)) for one in found)
 
+    def asked(self) -> list[float | None]:
+        """One for each pod that the groups are to have: some may wait for a node."""
+        groups = self._cluster()["spec"]["workerGroupSpecs"]
+        return [self._settings.gpus] * sum(int(one.get("replicas") or 0) for one in groups)
+
     def desire(self, workers: int, on_demand: int | None = None) -> Grant:
         """Set how many pods there are to be. Those that no node takes stay asked for, and are told."""
         with self._creating:

@@ -70,6 +70,13 @@ def _pod(name: str, kind: str, group: str, status: dict[str, Any]) -> dict[str, 
     return {"metadata": {"name": name, "labels": labels}, "status": status}
 
 
+def test_pods_that_wait_for_a_node_are_asked_for_and_no_machines() -> None:
+    """A job that joins just after `up` is meant for them as well."""
+    made = Server(spot=3).standing()
+    assert [one.name for one in made.nodes()] == ["test-head"]
+    assert list(made.asked()) == [1, 1, 1]
+
+
 def test_a_job_keeps_the_size_that_up_gave_the_cluster() -> None:
     """The file says 4 workers, and `dray cluster up --workers 8` was the last word."""
     server = Server(spot=8)
