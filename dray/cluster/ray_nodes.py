@@ -36,7 +36,7 @@ def await_workers(
 
 
 def _too_few(provider: Provider, access: Access, workers: int) -> str:
-    rented = ", ".join(one.name for one in provider.nodes() if not one.head) or "none"
+    rented = ", ".join(str(one) for one in provider.nodes() if not one.head) or "none"
     joined = f"{workers} of at least {access.minimum} workers joined Ray in {access.patience:.0f} s"
     advice = "their consoles say why, or ask for fewer workers"
     return f"{provider.where}: {joined} (machines that are there or coming: {rented}); {advice}"

@@ -37,7 +37,7 @@ class Machine:
     ``name`` is the provider's own: an instance's id, a pod's name. ``kind``: its type. ``address`` is the one
     that Ray's nodes have, so it leads from a machine to its Ray node. ``expires``: seconds since 1970 after
     which `Provider.sweep` may release it, None for never. ``hourly``: dollars, and ``gpus``: what its type
-    has, where the provider knows them.
+    has, where the provider knows them. ``why``: what keeps it from coming up, or "".
     """
 
     name: str
@@ -50,6 +50,10 @@ class Machine:
     expires: float | None = None
     hourly: float | None = None
     gpus: float | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.why})" if self.why else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +126,7 @@ class Provider(Protocol):
 
     @property
     def join_seconds(self) -> float:
-        """That a worker which is up has to join Ray."""
+        """That a worker has to join Ray, once there is a machine for it."""
 
     def plan(self) -> tuple[Planned, ...]:
         """What ``start`` would create; creates nothing.

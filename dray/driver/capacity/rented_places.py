@@ -105,9 +105,10 @@ REST_SECONDS = 1800.0
 
 @dataclass(slots=True)
 class Strays:
-    """Machines that Ray does not have: they never joined, or their Ray daemon died.
+    """Machines that Ray does not have: they never came up or never joined, or their Ray daemon died.
 
-    ``patience``: seconds that a machine has which is up. ``in_a_row``: machines lost so since one joined.
+    Each costs from when it is there. ``patience``: seconds that it has. ``in_a_row``: machines lost so since
+    one joined.
     """
 
     patience: float
@@ -125,7 +126,7 @@ class Strays:
             self.in_a_row = 0
         names = {one.name for one in machines}
         ended = [name for name in self._since if name not in names | self._joined]
-        away = [one.name for one in machines if one.phase is Phase.UP and one.name not in here]
+        away = [one.name for one in machines if one.name not in here]
         self._since = {name: self._since.get(name, now) for name in away}
         overdue = {name for name, since in self._since.items() if now - since >= self.patience}
         late = [one for one in machines if one.name in overdue]
@@ -180,7 +181,7 @@ class Surplus:
 
 def named(machines: Iterable[Machine]) -> str:
     """In a line for people."""
-    return ", ".join(one.name for one in machines)
+    return ", ".join(str(one) for one in machines)
 
 
 def addresses_of(nodes: Collection[str], capacity: Capacity) -> set[str]:

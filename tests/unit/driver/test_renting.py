@@ -15,6 +15,7 @@ import pytest
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import Node
 from dray.cluster.capacity import Capacity, Room
+from dray.cluster.providers.kuberay.pods import pods_of
 from dray.cluster.providers.protocol import Grant, Machine, Market, Phase
 from dray.driver.capacity import rented_places
 from dray.driver.capacity.rented_places import MOST_STRAYS, REST_SECONDS, Strays
@@ -343,6 +344,37 @@ def test_a_machine_that_ray_does_not_get_ends_and_another_comes() -> None:
     assert [one.name for one in rental.machines] == ["i-0", "i-1", "i-11"]
     [line] = [one.text or "" for one in told]
     assert "i-2 did not join Ray within 0 s, or left it: ended" in line
+
+
+def test_a_machine_that_never_comes_up_ends_and_its_reason_is_told() -> None:
+    """A node has its pod, whose image no registry has: the node is paid for to the end of the job."""
+    pod = {
+        "metadata": {"name": "w-1", "labels": {"ray.io/node-type": "worker", "ray.io/group": "spot"}},
+        "spec": {"nodeName": "ip-10-0-0-7"},
+        "status": {
+            "phase": "Pending",
+            "podIP": "10.1.0.1",
+            "containerStatuses": [
+                {
+                    "name": "ray-worker",
+                    "state": {"waiting": {"reason": "ErrImagePull", "message": "no image"}},
+                }
+            ],
+        },
+    }
+    [found] = pods_of([pod])
+    machine, now = found.machine("k", 1, None), [0.0]
+    assert machine.phase is Phase.COMING
+    strays, nothing = Strays(900.0, lambda: now[0]), Capacity(nodes=(), rooms=())
+    for seconds, late in ((0.0, []), (899.0, []), (900.0, [machine])):
+        now[0] = seconds
+        assert strays.look([machine], nothing) == (late, [])
+    rental, told = Rental(), list[Event]()
+    rental.machines.append(replace(machine, name="i-2"))
+    with _renting(rental, 2, told=told):
+        _until(lambda: len(rental.calls) == 2)
+    assert rental.calls == [["i-2"], 2]
+    assert "i-2 (ErrImagePull: no image) did not join Ray within 0 s" in (told[0].text or "")
 
 
 def test_after_some_machines_in_a_row_that_never_joined_no_more_are_asked_for() -> None:

@@ -62,6 +62,7 @@ class Pod:
             address=self.address,
             expires=expires,
             gpus=None if self.head else gpus,
+            why=self.stuck,
         )
 
 
