@@ -5,12 +5,14 @@ The one seam for botocore: no other module of dray handles its errors for cluste
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from dray.cluster.providers.ec2.answers import FleetResult, Found, Ran, Refused
-from dray.cluster.providers.ec2.errors import raising, translated
+from dray.cluster.providers.ec2.clients import clients_of
+from dray.cluster.providers.ec2.errors import CredentialsError, raising, translated
 from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, PARAMETERS, secret_request
 from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.errors import ConfigError
@@ -18,37 +20,33 @@ from dray.errors import ConfigError
 _LIVE = ["pending", "running", "stopping", "stopped"]
 _GONE = ["NotFound"]  # InvalidLaunchTemplateName.NotFoundException, ParameterNotFound, ...
 _AT_ONCE = 200  # names in one call
+_RENEW_SECONDS = 10.0
+"""Between two looks for new credentials: boto3 takes 0.3 s of processor time for its clients."""
+T = TypeVar("T")
 
 
 class Ec2Api:
-    """EC2 and SSM clients of boto3, both of one region."""
+    """EC2 and SSM clients of boto3, both of one region.
 
-    def __init__(self, ec2: Any, ssm: Any, region: str) -> None:
+    ``renew`` makes them again, with the credentials that are there by then; None: those stay as they are.
+    """
+
+    def __init__(
+        self, ec2: Any, ssm: Any, region: str, renew: Callable[[], tuple[Any, Any]] | None = None
+    ) -> None:
         self._ec2 = ec2
         self._ssm = ssm
         self._region = region
+        self._renew = renew
+        self._renewed = float("-inf")
 
     @classmethod
     def of(cls, settings: EC2Settings) -> Ec2Api:
         """With the settings' keys, or those that boto3 finds."""
-        import boto3
-        from botocore.config import Config
-
-        config = Config(
-            retries={"mode": "adaptive", "max_attempts": 5},
-            connect_timeout=5,
-            read_timeout=60,
-            user_agent_extra="dray",
-        )
-        more = {
-            "region_name": settings.region,
-            "endpoint_url": settings.endpoint,
-            "aws_access_key_id": settings.access_key_id,
-            "aws_secret_access_key": settings.secret_access_key,
-            "config": config,
-        }
-        session: Any = boto3.session.Session()
-        return cls(session.client("ec2", **more), session.client("ssm", **more), settings.region)
+        given = settings.access_key_id is not None
+        with raising("the client library"):
+            ec2, ssm = clients_of(settings)
+        return cls(ec2, ssm, settings.region, renew=None if given else lambda: clients_of(settings))
 
     def zones_of(self, subnets: Sequence[str]) -> dict[str, str]:
         """The zone of each subnet.
@@ -294,21 +292,36 @@ class Ec2Api:
         return self._ssm if not hasattr(self._ec2, method) else self._ec2
 
     def _call(self, method: str, **arguments: Any) -> Any:
-        client = self._client(method)
-        return self._translated(_operation(client, method), lambda: getattr(client, method)(**arguments))
+        return self._asked(method, lambda client: getattr(client, method)(**arguments))
 
-    def _pages(self, method: str, **arguments: Any) -> Iterator[Any]:
-        client = self._client(method)
-        pages = iter(client.get_paginator(method).paginate(**arguments))
-        while True:
-            page = self._translated(_operation(client, method), lambda: next(pages, None))
-            if page is None:
-                return
-            yield page
+    def _pages(self, method: str, **arguments: Any) -> list[Any]:
+        return self._asked(method, lambda client: list(client.get_paginator(method).paginate(**arguments)))
 
-    def _translated(self, operation: str, call: Callable[[], Any]) -> Any:
+    def _asked(self, method: str, ask: Callable[[Any], T]) -> T:
+        """An answer. Where AWS does not take the credentials, it is asked once more with those of now.
+
+        botocore reads a file once, and a user renews keys there while the job runs.
+        """
+        client = self._client(method)
+        operation = _operation(client, method)
+        try:
+            with raising(operation):
+                return ask(client)
+        except CredentialsError:
+            with raising(operation):
+                if self._client(method) is client and not self._has_renewed():
+                    raise
         with raising(operation):
-            return call()
+            return ask(self._client(method))
+
+    def _has_renewed(self) -> bool:
+        """Whether new clients were made now."""
+        now = time.monotonic()
+        if self._renew is None or now - self._renewed < _RENEW_SECONDS:
+            return False
+        self._renewed = now
+        self._ec2, self._ssm = self._renew()
+        return True
 
 
 def _operation(client: Any, method: str) -> str:

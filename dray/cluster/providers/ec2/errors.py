@@ -26,6 +26,10 @@ _ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
 _MOST = 300
 
 
+class CredentialsError(ConfigError):
+    """AWS did not take the credentials, or there were none: they may be others by now."""
+
+
 def translated(code: str, message: str, action: str) -> DrayError:
     """The error for a code of AWS's, of a call that takes ``action``'s permission."""
     said = " ".join(message.split())[:_MOST]
@@ -36,9 +40,13 @@ def translated(code: str, message: str, action: str) -> DrayError:
             "deployments/aws/policy.json has all that dray needs"
         )
     if code in _EXPIRED:
-        return ConfigError(f"AWS: the credentials have expired ({action}); renew them, as by `aws sso login`")
+        return CredentialsError(
+            f"AWS: the credentials have expired ({action}); renew them, as by `aws sso login`"
+        )
     if code in _UNKNOWN_KEYS:
-        return ConfigError(f"AWS: the credentials are not valid ({action}: {code}); check key and secret")
+        return CredentialsError(
+            f"AWS: the credentials are not valid ({action}: {code}); check key and secret"
+        )
     if code in BUSY:
         return ClusterError(f"AWS: {action} failed again and again: {code}: {said}")
     if code in _QUOTA:
@@ -58,7 +66,7 @@ def raising(action: str) -> Iterator[None]:
         found = error.response["Error"]
         raise translated(found.get("Code", ""), found.get("Message", ""), action) from error
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
-        raise ConfigError(
+        raise CredentialsError(
             f"AWS: no credentials were found ({action}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
             "AWS_PROFILE, or give the machine a role"
         ) from error
@@ -67,7 +75,7 @@ def raising(action: str) -> Iterator[None]:
         exceptions.SSOTokenLoadError,
         exceptions.UnauthorizedSSOTokenError,
     ) as error:
-        raise ConfigError(
+        raise CredentialsError(
             f"AWS: the credentials have expired ({action}); renew them, as by `aws sso login`"
         ) from error
     except exceptions.ParamValidationError as error:

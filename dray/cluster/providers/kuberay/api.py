@@ -46,10 +46,22 @@ Send = Callable[[str, str, Any, Mapping[str, str]], Answer]
 
 
 class KubeApi:
-    """One namespace, whose server is called ``where`` in errors."""
+    """One namespace, whose server is called ``where`` in errors.
 
-    def __init__(self, namespace: str, send: Send, where: str, *, patience: float = PATIENCE) -> None:
+    ``renew`` gives a ``send`` with the credentials that are there by then.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        send: Send,
+        where: str,
+        *,
+        patience: float = PATIENCE,
+        renew: Callable[[], Send] | None = None,
+    ) -> None:
         self._send = send
+        self._renew = renew
         self._namespace = quote(namespace, safe="")
         self._clusters = f"/apis/{GROUP}/{VERSION}/namespaces/{self._namespace}/{PLURAL}"
         self._core = f"/api/v1/namespaces/{self._namespace}"
@@ -64,7 +76,8 @@ class KubeApi:
             ConfigError: the client library is missing, or there are no credentials.
         """
         send, host = _client(settings)
-        return cls(settings.namespace, send, f"the Kubernetes API at {host}")
+        where = f"the Kubernetes API at {host}"
+        return cls(settings.namespace, send, where, renew=lambda: _client(settings)[0])
 
     # -- RayClusters ------------------------------------------------------------------------------
 
@@ -151,10 +164,13 @@ class KubeApi:
     ) -> Answer:
         """An answer of 2xx, of a ``known`` status, or whose text has ``there``; a busy server is asked again.
 
+        So is one that does not take the credentials, once, with those of now: the client reads a file once.
+
         Raises:
             ConfigError, ClusterError: there is none.
         """
         until, pause = time.monotonic() + self._patience, _PAUSE
+        renew = self._renew
         while True:
             try:
                 answer = self._send(method, path, body, headers or {})
@@ -166,6 +182,9 @@ class KubeApi:
                     return answer
                 if there is not None and isinstance(answer.body, str) and there in answer.body:
                     return answer
+                if answer.status == 401 and renew is not None:
+                    self._send, renew = renew(), None
+                    continue
                 pause = max(pause, answer.retry_after)
                 if answer.status not in _BUSY or time.monotonic() + pause > until:
                     raise refused(self.where, method, path, answer.status, answer.body)
