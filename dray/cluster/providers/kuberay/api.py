@@ -213,6 +213,7 @@ def _client(settings: KubeRaySettings) -> tuple[Send, str]:
     except (ConfigException, OSError, ValueError) as error:
         raise unconfigured(str(error).splitlines()[0]) from error
     rest: Any = client.ApiClient(configuration).rest_client
+    _trust_authorities(rest.pool_manager.connection_pool_kw)
 
     def send(method: str, path: str, body: Any, more: Mapping[str, str]) -> Answer:
         headers = {"Accept": "application/json", "Content-Type": "application/json", **more}
@@ -236,6 +237,19 @@ def _client(settings: KubeRaySettings) -> tuple[Send, str]:
         return Answer(status=answer.status, headers=names, body=_json(answer.data))
 
     return send, str(configuration.host)
+
+
+def _trust_authorities(options: dict[str, Any]) -> None:
+    """Have connections of these options of urllib3 make its usual checks, without the strict ones."""
+    from urllib3.util.ssl_ import create_urllib3_context
+
+    from dray.notices.kube import accept_authorities
+
+    context = create_urllib3_context(cert_reqs=options["cert_reqs"])
+    if not options.get("ca_certs") and not options.get("ca_cert_data"):
+        context.load_default_certs()  # urllib3 does that for contexts of its own alone
+    accept_authorities(context)
+    options["ssl_context"] = context
 
 
 def _cause(error: Exception) -> str:
