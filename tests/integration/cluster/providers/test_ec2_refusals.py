@@ -48,7 +48,12 @@ def of_workers(answer: dict[str, Any]) -> Callable[[str], dict[str, Any] | None]
         ("CreateFleet", short(NO_QUOTA), ClusterError, "no head.*quota is used up.*Service Quotas"),
         ("CreateLaunchTemplate", refusal("InvalidAMIID.NotFound", "ami-1"), ConfigError, "ami-1"),
         ("PutParameter", refusal("AccessDeniedException"), ConfigError, "may not ssm:PutParameter"),
-        ("DescribeInstances", refusal("RequestExpired"), ConfigError, "have expired .*aws sso login"),
+        (
+            "DescribeInstances",
+            refusal("RequestExpired"),
+            ConfigError,
+            "have expired, or .*clock.*aws sso login",
+        ),
         ("DescribeInstances", refusal("ExpiredToken"), ConfigError, "have expired .*aws sso login"),
         ("DescribeInstances", refusal("AuthFailure"), ConfigError, "credentials are not valid"),
     ],

@@ -22,7 +22,7 @@ from dray.cluster.head_jobs import driver_command, submit_there
 from dray.cluster.providers import Market, ProviderSettings
 from dray.cluster.providers.ec2 import EC2Cluster
 from dray.cluster.providers.ec2.consoles import last_line
-from dray.cluster.providers.ec2.errors import raising
+from dray.cluster.providers.ec2.errors import raising, translated
 from dray.cluster.providers.ec2.offers import Pool
 from dray.cluster.providers.ec2.planning import planned
 from dray.cluster.providers.ec2.prices import Offers
@@ -148,6 +148,80 @@ def of_code(code: str, message: str = "no") -> exceptions.ClientError:
 def test_errors_of_aws_say_what_to_do(error: Exception, kind: type[DrayError], match: str) -> None:
     with pytest.raises(kind, match=match), raising("ec2:CreateFleet"):
         raise error
+
+
+_NOT_ALLOWED = "You are not authorized to perform this operation. User: u is not authorized to perform: "
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "match"),
+    [
+        (
+            "RequestExpired",
+            "Request has expired.",
+            r"expired, or this machine's clock is wrong \(ec2:RunInstances: Request has expired\.\); renew",
+        ),
+        (
+            "InvalidSignatureException",
+            "Signature expired: 20261121T080000Z is now earlier than 20261121T081500Z",
+            r"this machine's clock is wrong \(ec2:RunInstances: Signature expired: 20261121T080000Z is now ",
+        ),
+        (
+            "SignatureDoesNotMatch",
+            "Signature not yet current: 20261121T090000Z is still later than 20261121T081500Z",
+            r"this machine's clock is wrong \(.*still later than 20261121T081500Z\)",
+        ),
+        (
+            "AuthFailure",
+            "AWS was not able to validate the provided access credentials",
+            r"AuthFailure: AWS was not able .*\); check key and secret, and this machine's clock$",
+        ),
+        (
+            "AuthFailure",
+            "Not authorized for images: [ami-1]",
+            r"refused: AuthFailure: Not authorized for images: \[ami-1\]$",
+        ),
+        (
+            "UnauthorizedOperation",
+            f"{_NOT_ALLOWED}ec2:RunInstances on resource: arn:aws:ec2:us-east-1:1:instance/* because no "
+            "identity-based policy allows the action",
+            r"may not ec2:RunInstances on arn:aws:ec2:us-east-1:1:instance/\*; deployments/aws/policy.json",
+        ),
+        (
+            "UnauthorizedOperation",
+            f"{_NOT_ALLOWED}ec2:RunInstances on resource: arn:aws:ec2:us-east-1:1:instance/* with an "
+            "explicit deny in a service control policy. Encoded authorization failure message: xyz",
+            r"instance/\*: an explicit deny in a service control policy forbids it; an administrator",
+        ),
+        (
+            "OptInRequired",
+            "In order to use this product you need to subscribe. Please visit https://aws.amazon.com/x?sku=abc",
+            r"refused: OptInRequired: .*https://aws\.amazon\.com/x\?sku=abc$",
+        ),
+    ],
+)
+def test_what_aws_says_decides_the_advice(code: str, message: str, match: str) -> None:
+    assert re.search(match, str(translated(code, message, "ec2:RunInstances")))
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "SignatureDoesNotMatch",
+            "The request signature we calculated does not match.\n\nThe Canonical String for this request "
+            "should have been\n'POST\n/\n\nx-amz-security-token:secret",
+        ),
+        (
+            "IncompleteSignature",
+            "'secret' not a valid key=value pair (missing equal-sign) in Authorization header: 'secret'",
+        ),
+    ],
+)
+def test_what_aws_quotes_of_a_signed_request_is_not_shown(code: str, message: str) -> None:
+    told = str(translated(code, message, "ssm:GetParameter"))
+    assert f"not valid (ssm:GetParameter: {code}" in told
+    assert "secret" not in told.replace("key and secret", "")
 
 
 types = st.sampled_from(["g6.xlarge", "p5.48xlarge", "g6e.12xlarge"])
