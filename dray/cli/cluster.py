@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from dray.cli import output
 from dray.cli.flags import Json
 from dray.cluster.providers.protocol import Machine, Planned, Provider, RunsOnHead
-from dray.errors import ConfigError
+from dray.errors import ConfigError, DrayError
 
 cluster = App(name="cluster", help="Plan, start, end and look after the clusters that jobs run on.")
 
@@ -148,12 +148,28 @@ def submit(
         provider = _provider(where)
         if not isinstance(provider, RunsOnHead):
             raise ConfigError(f"{provider.where} takes no jobs; name its jobs API, as http://127.0.0.1:8265")
+        _tell_end(provider, where)
         name = provider.submit(arguments)
     if json:
         output.print_json({"submission": name})
     else:
         output.tell(name)
     return 0
+
+
+def _tell_end(provider: Provider, where: str) -> None:
+    """Say when the cluster ends by itself: a driver on its head does not put that off."""
+    try:
+        head = next((one for one in provider.nodes() if one.head), None)
+    except DrayError as error:
+        output.say(f"when this cluster ends by itself is not known: {error}")
+        return
+    if head is not None and head.expires is not None:
+        minutes = max(0.0, head.expires - time.time()) / 60
+        output.say(
+            f"{provider.where} ends by itself in {minutes:.0f} min, under this job as well; "
+            f"a longer `lifetime` in {where}, and then `dray cluster up {where}`, puts that off"
+        )
 
 
 def _provider(where: str, workers: int | None = None) -> Provider:
