@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dray.cluster.base import INSTANCE_LABELS, STABLE_RESOURCE, Node
-from dray.cluster.providers.protocol import Access, AsksAhead, Phase, Provider
+from dray.cluster.providers.protocol import Access, AsksAhead, Phase, Provider, ends_of
 from dray.cluster.ray_private import draining
 from dray.errors import ClusterError
 
@@ -38,8 +38,10 @@ def await_workers(
 def _too_few(provider: Provider, access: Access, workers: int) -> str:
     rented = ", ".join(str(one) for one in provider.nodes() if not one.head) or "none"
     joined = f"{workers} of at least {access.minimum} workers joined Ray in {access.patience:.0f} s"
+    gone = ", ".join(ends_of(provider).values())
+    ended = f"; ended: {gone}" if gone else ""
     advice = "their consoles say why, or ask for fewer workers"
-    return f"{provider.where}: {joined} (machines that are there or coming: {rented}); {advice}"
+    return f"{provider.where}: {joined} (machines that are there or coming: {rented}{ended}); {advice}"
 
 
 def unjoined(provider: Provider, nodes: Sequence[Node]) -> tuple[float | None, ...]:

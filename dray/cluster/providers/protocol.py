@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from dray.errors import DrayError
+
 
 class Market(StrEnum):
     """On what terms a machine is there."""
@@ -192,6 +194,28 @@ class RunsOnHead(Protocol):
 
     def submit(self, arguments: Sequence[str]) -> str:
         """Run ``dray`` with these arguments there; returns the submission's id at once."""
+
+
+@runtime_checkable
+class SaysEnds(Protocol):
+    """A provider that knows of machines of this process that have ended."""
+
+    def ended(self) -> Mapping[str, str]:
+        """Their names, each with what the provider says of its end, or "".
+
+        Raises:
+            ClusterError, ConfigError: it does not answer.
+        """
+
+
+def ends_of(provider: Provider) -> dict[str, str]:
+    """The machines that have ended, in words, by name, as far as the provider says: ``i-1 (why)``."""
+    if not isinstance(provider, SaysEnds):
+        return {}
+    try:
+        return {name: f"{name} ({why})" if why else name for name, why in provider.ended().items()}
+    except DrayError:
+        return {}  # what it is for is told without
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import Cluster
 from dray.cluster.capacity import Capacity
-from dray.cluster.providers.protocol import Machine, Market, Provider
+from dray.cluster.providers.protocol import Machine, Market, Provider, ends_of
 from dray.driver.capacity.rented_places import (
     REST_SECONDS,
     RentedPlaces,
@@ -208,7 +208,8 @@ class Renting:
             return machines
         patience = self._strays.patience
         what = [f"{named(late)} did not join Ray within {patience:.0f} s, or left it: ended"] if late else []
-        what += [f"{', '.join(ended)} ended before joining Ray"] if ended else []
+        why = ends_of(self._provider) if ended else {}
+        what += [f"{', '.join(why.get(one, one) for one in ended)} ended before joining Ray"] if ended else []
         if not self._strays.allow_more():
             count, rest = self._strays.in_a_row, REST_SECONDS / 60
             what.append(f"{count} in a row did so, and dray asks for no more machines for {rest:.0f} min")

@@ -197,6 +197,27 @@ def test_machines_that_are_rented_and_not_in_ray_are_known() -> None:
     assert ray_nodes.unjoined(StandingProvider(_made(provider)), nodes) == (4, None, 8)
 
 
+def test_too_few_workers_are_told_with_what_became_of_the_others() -> None:
+    ends = {"i-2": "Client.InternalError: Client error on launch", "i-3": ""}
+    provider: Any = SimpleNamespace(
+        where="EC2",
+        nodes=lambda: (_rented("i-1", why="ErrImagePull: no image"),),
+        ended=lambda: ends,
+    )
+    access = Access(address="a:1", minimum=3, patience=900)
+    assert ray_nodes._too_few(provider, access, 0) == (
+        "EC2: 0 of at least 3 workers joined Ray in 900 s (machines that are there or coming: i-1 "
+        "(ErrImagePull: no image); ended: i-2 (Client.InternalError: Client error on launch), i-3); their "
+        "consoles say why, or ask for fewer workers"
+    )
+
+    def away() -> dict[str, str]:
+        raise ClusterError("the service is away")
+
+    provider.ended = away
+    assert "no image)); their consoles" in ray_nodes._too_few(provider, access, 0)
+
+
 @pytest.mark.parametrize("standing", [False, True])
 def test_a_job_joins_with_what_is_still_to_join(standing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in a cluster that `dray cluster up` has just made."""

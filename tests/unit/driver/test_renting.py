@@ -55,6 +55,10 @@ class Rental:
         self.away = False
         self.lost: set[str] = set()
         self.joins = True
+        self.ends: dict[str, str] = {}
+
+    def ended(self) -> dict[str, str]:
+        return self.ends
 
     def capacity(self) -> Capacity | None:
         """As Ray says it."""
@@ -344,6 +348,22 @@ def test_a_machine_that_ray_does_not_get_ends_and_another_comes() -> None:
     assert [one.name for one in rental.machines] == ["i-0", "i-1", "i-11"]
     [line] = [one.text or "" for one in told]
     assert "i-2 did not join Ray within 0 s, or left it: ended" in line
+
+
+def test_what_the_provider_says_of_a_machine_that_ended_while_it_booted_is_told() -> None:
+    """A full quota of volumes ends an instance that EC2 has given; its console is empty then."""
+    rental, told = Rental(), list[Event]()
+    rental.joins = False
+    with _renting(rental, 2, told=told):
+        _until(lambda: len(rental.machines) == 3)
+        _pause(0.1)
+        rental.ends = {"i-11": "Client.VolumeLimitExceeded: Volume limit exceeded"}
+        rental.machines = [one for one in rental.machines if one.name != "i-11"]
+        _until(lambda: bool(told))
+    assert told[0].text == (
+        "the cluster: i-11 (Client.VolumeLimitExceeded: Volume limit exceeded) ended before joining Ray. The "
+        "machine's console may say why"
+    )
 
 
 def test_a_machine_that_never_comes_up_ends_and_its_reason_is_told() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from dray.cluster.providers.ec2.errors import BUSY
 
@@ -75,6 +76,13 @@ class Ran:
     status: str
     detail: str
     output: str
+
+
+def state_reason(described: Mapping[str, Any]) -> str:
+    """Why an instance is in its state, as EC2 says: a quota of volumes, a key that is refused, ..."""
+    said = described.get("StateReason") or {}
+    code, message = said.get("Code", ""), said.get("Message", "")
+    return str(message if message.startswith(code) else f"{code}: {message}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from typing import Any, TypeVar
 
-from dray.cluster.providers.ec2.answers import FleetResult, Found, Ran, Refused
+from dray.cluster.providers.ec2.answers import FleetResult, Found, Ran, Refused, state_reason
 from dray.cluster.providers.ec2.clients import clients_of
 from dray.cluster.providers.ec2.errors import CredentialsError, raising, translated
 from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, PARAMETERS, secret_request
@@ -152,9 +152,10 @@ class Ec2Api:
         pages = self._pages("describe_instances", Filters=filters)
         return [_found(one) for page in pages for group in page["Reservations"] for one in group["Instances"]]
 
-    def ended(self, ids: Collection[str]) -> set[str]:
-        """Those of these instances that have ended, or are about to."""
-        return self._found_as(["shutting-down", "terminated"], ids)
+    def ended(self, ids: Collection[str]) -> dict[str, str]:
+        """Those of these instances that have ended, or are about to, each with what EC2 says of it, or ""."""
+        found = self._found_as(["shutting-down", "terminated"], ids)
+        return {name: state_reason(one) for name, one in found.items()}
 
     def terminate(self, ids: Collection[str]) -> set[str]:
         """End these instances; those that EC2 does not know (yet, or any more) are returned.
@@ -166,7 +167,7 @@ class Ec2Api:
             try:
                 known = self._unless(["InvalidInstanceID"], "terminate_instances", InstanceIds=some)
             except ConfigError:
-                live = self._found_as(_LIVE, some)
+                live = set(self._found_as(_LIVE, some))
                 if live == set(some):
                     raise
                 unknown |= (set(some) - live) | self.terminate(live)
@@ -176,11 +177,11 @@ class Ec2Api:
                 unknown |= set(some) if alone else set().union(*(self.terminate([one]) for one in some))
         return unknown
 
-    def _found_as(self, states: list[str], ids: Collection[str]) -> set[str]:
-        """Those of these instances that EC2 lists in one of these states."""
+    def _found_as(self, states: list[str], ids: Collection[str]) -> dict[str, Any]:
+        """Those of these instances that EC2 lists in one of these states, as it describes them."""
         filters = [{"Name": "instance-state-name", "Values": states}]
         return {
-            one["InstanceId"]
+            one["InstanceId"]: one
             for some in _some(ids)
             for page in self._pages(
                 "describe_instances", Filters=[*filters, {"Name": "instance-id", "Values": some}]

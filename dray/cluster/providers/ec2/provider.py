@@ -33,7 +33,16 @@ from dray.cluster.providers.ec2.requests import (
 )
 from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.cluster.providers.made import MadeCluster
-from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Market, Phase, Planned
+from dray.cluster.providers.protocol import (
+    Access,
+    Expired,
+    Grant,
+    Machine,
+    Market,
+    Phase,
+    Planned,
+    ends_of,
+)
 from dray.errors import ClusterError, ConfigError, DrayError
 
 _LOGGER = logging.getLogger("dray.cluster")
@@ -140,9 +149,13 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
         found = [listed(one, self._pools.get(one.id)) for one in self._api.instances(self._settings.name)]
         there = {one.name for one in found}
         late = {name for name in self._pools if name not in there and self._is_fresh(name)}
-        late -= self._api.ended(late)
+        late -= self._api.ended(late).keys()
         found += [coming(name, self._pools[name], self._expires()) for name in late]
         return tuple(sorted(found, key=lambda one: (not one.head, one.name)))
+
+    def ended(self) -> dict[str, str]:
+        """Those that this process bought and EC2 has ended since: it says why."""
+        return self._api.ended(list(self._ids))
 
     def desire(self, workers: int, on_demand: int | None = None) -> Grant:
         """Buy what is missing, or end what is too much: those of the dearest tokens first."""
@@ -267,8 +280,10 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
                 return
             self._refuse_ending()
             if time.monotonic() > until:
+                ends = ends_of(self)
+                named = ", ".join(ends.get(one, one) for one in self._ids)
                 raise ClusterError(
-                    f"{self.where}: its head {', '.join(self._ids)} ended, or got no address, within "
+                    f"{self.where}: its head {named} ended, or got no address, within "
                     f"{_LISTED_SECONDS:.0f} s; the console of EC2 says why"
                 )
             time.sleep(_LOOK_SECONDS)

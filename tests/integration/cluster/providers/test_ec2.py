@@ -16,6 +16,7 @@ from dray.cluster import ClusterSettings
 from dray.cluster.cluster_file import read_cluster_file
 from dray.cluster.connect import RayCluster, provider_of
 from dray.cluster.providers import Market, Phase
+from dray.cluster.providers.ec2.answers import state_reason
 from dray.cluster.providers.ec2.releasing import sweep
 from dray.errors import CancelledError, ClusterError, ConfigError
 from tests.support.ec2_faults import Faults, provider, refusal, short
@@ -344,6 +345,28 @@ def test_what_ec2_lists_late_is_waited_for_and_released(moto: MotoEc2) -> None:
     faults.answer("DescribeInstances", nothing, nothing)
     faults.answer("TerminateInstances", *[refusal("InvalidInstanceID.NotFound")] * 4)
     assert len(one.release()) == 6
+
+
+def test_a_machine_that_ec2_ended_is_known_with_what_ec2_says(moto: MotoEc2) -> None:
+    """A full quota of volumes, or a key that EC2 may not use, shows after it gave the machine."""
+    faults = Faults()
+    one = provider(moto.settings(workers=2), faults)
+    one.start()
+    assert one.ended() == {}
+    gone = one.nodes()[1].name
+    moto.ec2.terminate_instances(InstanceIds=[gone])
+    [(name, why)] = one.ended().items()
+    assert name == gone
+    assert why.startswith("Client.UserInitiatedShutdown: User initiated")
+    assert gone not in {machine.name for machine in one.nodes()}
+    one.release()
+    said = {
+        "Code": "Client.VolumeLimitExceeded",
+        "Message": "Client.VolumeLimitExceeded: Volume limit exceeded",
+    }
+    assert state_reason({"StateReason": said}) == said["Message"]
+    assert state_reason({"StateReason": {"Code": "Server.X", "Message": "a fault"}}) == "Server.X: a fault"
+    assert state_reason({}) == ""
 
 
 def test_a_machine_that_is_gone_already_does_not_keep_the_others_from_their_release(moto: MotoEc2) -> None:
