@@ -30,9 +30,12 @@ def on_this_clock(stated: float | None, *, said_at: float | None, now: float) ->
     ``said_at`` is what the other clock showed when it said so. A node may begin with a clock that is hours
     off; a deadline is a number of seconds from now, whatever this clock shows.
     """
-    if stated is None or said_at is None or abs(said_at - now) <= _CLOCKS_AGREE:
-        return stated
-    return now + (stated - said_at)
+    return None if stated is None else stated - ahead(said_at, now)
+
+
+def ahead(said_at: float | None, now: float) -> float:
+    """Seconds by which a clock that showed ``said_at`` is ahead of this one; 0 where they agree."""
+    return 0.0 if said_at is None or abs(said_at - now) <= _CLOCKS_AGREE else said_at - now
 
 
 def _iso(text: str) -> datetime | None:

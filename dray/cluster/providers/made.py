@@ -59,7 +59,11 @@ class MadeCluster(ABC, Generic[S, A]):
 
     def _expires(self) -> float:
         """When the cluster ends if that is put off now, in seconds since 1970."""
-        return time.time() + self._settings.lifetime
+        return self._now() + self._settings.lifetime
+
+    def _now(self) -> float:
+        """By the clock that its expiry is compared with."""
+        return time.time()
 
     def _refuse_ending(self) -> None:
         if self._ending.is_set():

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from dray.cluster.providers.kuberay.errors import refused, unconfigured, unreachable
 from dray.cluster.providers.kuberay.objects import GROUP, PLURAL, VERSION, unchanged
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
+from dray.notices.instants import ahead, instant
 
 SECONDS = 10.0
 """For one answer."""
@@ -40,6 +41,11 @@ class Answer:
         value = self.headers.get("retry-after", "")
         return min(float(value), SECONDS) if value.isdecimal() else 0.0
 
+    @property
+    def ahead(self) -> float:
+        """Seconds by which the server's clock is ahead of this one."""
+        return ahead(instant(self.headers.get("date")), time.time())
+
 
 Send = Callable[[str, str, Any, Mapping[str, str]], Answer]
 """One request: method, path, body, more headers. OSError where no answer comes."""
@@ -48,7 +54,8 @@ Send = Callable[[str, str, Any, Mapping[str, str]], Answer]
 class KubeApi:
     """One namespace, whose server is called ``where`` in errors.
 
-    ``renew`` gives a ``send`` with the credentials that are there by then.
+    ``renew`` gives a ``send`` with the credentials that are there by then. ``ahead`` are the seconds by which
+    the server's clock was ahead of this one at its last answer.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class KubeApi:
     ) -> None:
         self._send = send
         self._renew = renew
+        self.ahead = 0.0
         self._namespace = quote(namespace, safe="")
         self._clusters = f"/apis/{GROUP}/{VERSION}/namespaces/{self._namespace}/{PLURAL}"
         self._core = f"/api/v1/namespaces/{self._namespace}"
@@ -178,6 +186,7 @@ class KubeApi:
                 if time.monotonic() + pause > until:
                     raise unreachable(self.where, error) from error
             else:
+                self.ahead = answer.ahead
                 if answer.status in known or 200 <= answer.status < 300:
                     return answer
                 if there is not None and isinstance(answer.body, str) and there in answer.body:

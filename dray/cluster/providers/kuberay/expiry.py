@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from dray.cluster.providers.kuberay.objects import EXPIRES, GROUP, PLURAL, VERSION, unchanged
-from dray.notices.asking import ask, json_object
+from dray.notices.asking import Answer, ask, json_object
+from dray.notices.instants import ahead
 from dray.notices.kube import ACCOUNT, api_address, trust_of
 from dray.notices.notice import SourceError
 
@@ -45,26 +46,27 @@ class Watchdog:
         Raises:
             SourceError: the API server does not say.
         """
-        status, body = self._ask("GET")
-        if status == 404:
+        answer = self._ask("GET")
+        if answer.status == 404:
             return True
-        if status != 200:
-            raise SourceError(f"GET {self._path}: status {status}")
-        cluster = json_object(body)
+        if answer.status != 200:
+            raise SourceError(f"GET {self._path}: status {answer.status}")
+        cluster = json_object(answer.body)
+        now = time.time()
         found = cluster.get("metadata", {}).get("annotations", {}).get(EXPIRES, "")
-        if not found.isdecimal() or float(found) > time.time():
-            return False
-        status, _ = self._ask("DELETE", {"preconditions": unchanged(cluster)})
+        if not found.isdecimal() or float(found) > now + ahead(answer.said_at, now):
+            return False  # by the server's clock, as drivers set it: this node's may be another
+        status = self._ask("DELETE", {"preconditions": unchanged(cluster)}).status
         if status not in (200, 202, 404, 409):
             raise SourceError(f"DELETE {self._path}: status {status}")
         return status != 409  # a driver has put the expiry off since
 
-    def _ask(self, method: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
+    def _ask(self, method: str, body: Mapping[str, Any] | None = None) -> Answer:
         token = (self._account / "token").read_text().strip()  # each time: it is replaced every hour
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        answer = ask(
+        return ask(
             self._base_url,
             self._path,
             method=method,
@@ -73,7 +75,6 @@ class Watchdog:
             timeout=_TIMEOUT,
             trust=self._trust,
         )
-        return answer.status, answer.body
 
 
 def main() -> None:

@@ -146,7 +146,10 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         if there is None:
             return ()
         found = [one for one in self._pods() if one.there or one.leaving]
-        return tuple(one.machine(self._kind, self.largest, _expiry(there)) for one in found)
+        expires = _expiry(there)
+        if expires is not None:
+            expires -= self._api.ahead
+        return tuple(one.machine(self._kind, self.largest, expires) for one in found)
 
     def asked(self) -> list[float | None]:
         """One for each pod that the groups are to have: some may wait for a node."""
@@ -213,7 +216,7 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         swept = []
         for one in self._api.clusters(_OURS):
             expires, metadata = _expiry(one), one["metadata"]
-            if expires is not None and expires <= time.time() and not metadata.get("deletionTimestamp"):
+            if expires is not None and expires <= self._now() and not metadata.get("deletionTimestamp"):
                 name = metadata["name"]
                 if self._api.delete(name, one):
                     swept.append(Expired(cluster=name, kind="RayCluster", name=name))
@@ -240,6 +243,10 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
 
     # -- its parts --------------------------------------------------------------------------------
 
+    def _now(self) -> float:
+        """By the API server's clock, as are the times of its objects; a plan asks no server."""
+        return time.time() + (0.0 if self._known_api is None else self._known_api.ahead)
+
     @property
     def _kind(self) -> str:
         """Of a worker."""
@@ -262,14 +269,14 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
     def _fit(self) -> None:
         """Have the groups follow what is wished for, and what came of it."""
         with self._creating:
-            self._change(lambda replicas, pods: sizes(self._wish, replicas, pods, time.time()))
+            self._change(lambda replicas, pods: sizes(self._wish, replicas, pods, self._now()))
 
     def _make_up_for_spot(self) -> None:
         """As `_fit`, with as many workers as there are: `dray cluster up` may have changed that elsewhere."""
 
         def change(replicas: Mapping[str, int], pods: Sequence[Pod]) -> Sizes:
             wish = replace(self._wish, workers=sum(replicas.values()))
-            return sizes(wish, replicas, pods, time.time())
+            return sizes(wish, replicas, pods, self._now())
 
         with self._creating:
             if not self._ending.is_set():
