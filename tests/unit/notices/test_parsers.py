@@ -148,7 +148,16 @@ NEARLY = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
     max_leaves=30,
 )
+EVENTS = st.fixed_dictionaries(
+    {"EventId": VALUES, "EventType": st.sampled_from(sorted(KINDS)) | VALUES, "Resources": st.just(["vm"])},
+    optional={"EventStatus": VALUES, "NotBefore": VALUES},
+)
+NOTICES = st.fixed_dictionaries(  # of NEARLY, hardly one is a notice
+    {"Events": st.lists(EVENTS, max_size=2), "metadata": st.dictionaries(KEYS, VALUES)},
+    optional={"action": VALUES, "time": VALUES, "noticeTime": VALUES},
+) | st.fixed_dictionaries({"metadata": st.fixed_dictionaries({"deletionTimestamp": VALUES, "uid": VALUES})})
 BODIES = st.one_of(
+    NOTICES.map(lambda found: json.dumps(found).encode()),
     st.binary(max_size=200),
     st.text(max_size=200).map(str.encode),
     JSON.map(lambda found: json.dumps(found).encode()),

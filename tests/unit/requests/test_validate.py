@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.kinds import KINDS
 from dray.requests.validate import CUSTOM_ID_LIMIT, BadRow, check_text, filler, read_envelope
 
 pytestmark = pytest.mark.unit
@@ -146,13 +147,25 @@ def test_a_row_with_a_bad_text_and_a_bad_number_is_not_json(number: str) -> None
     assert caught.value.code == "invalid_json"
 
 
-@given(st.binary(max_size=60) | st.sampled_from([raw for raw, _, _ in CASES]))
+SECRET = "s3cret-prompt"
+FIELDS = st.sampled_from(["custom_id", "url", "body", "method", "x"])
+BAD_TEXTS = [f"{SECRET}\0", f"{SECRET}\ud800", SECRET * CUSTOM_ID_LIMIT]
+secretive = st.dictionaries(
+    FIELDS | st.sampled_from(["messages", "prompt"]),
+    st.sampled_from([..., 7, SECRET, [SECRET], {SECRET: SECRET}, *BAD_TEXTS]),
+    max_size=3,
+).map(lambda changes: line(**changes))
+broken = (st.binary(max_size=60) | st.sampled_from([raw for raw, _, _ in CASES])).map(
+    lambda raw: raw + SECRET.encode()
+)
+
+
+@given(broken | secretive)
 def test_messages_never_hold_the_row(raw: bytes) -> None:
-    secret = b"s3cret-prompt"
     try:
-        read_envelope(raw + secret)
+        read_envelope(raw)
     except BadRow as bad:
-        assert secret.decode() not in bad.message
+        assert SECRET not in bad.message
 
 
 json_values = st.recursive(
@@ -162,7 +175,17 @@ json_values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["custom_id", "url", "body", "method", "x"]), json_values))
+good = st.fixed_dictionaries(
+    {
+        "custom_id": st.text(min_size=1),
+        "url": st.sampled_from(sorted(KINDS)),
+        "body": st.dictionaries(st.text(), json_values),
+    }
+)
+changes = st.dictionaries(FIELDS, json_values, max_size=2)
+
+
+@given(changes | st.builds(dict.__or__, good, changes))  # of the former, hardly one is a request
 def test_any_json_object_is_a_request_or_a_bad_row(row: dict[str, Any]) -> None:
     try:
         envelope = read_envelope(orjson.dumps(row))
