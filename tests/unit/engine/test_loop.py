@@ -315,6 +315,7 @@ def test_rows_that_are_refused_do_not_keep_the_engine_from_its_steps(monkeypatch
         assert time.monotonic() < end, "the valid row got no step"
         loop.feed("refused", rows(range(fed, fed + len(batch)), refuse=True), last=False)
         fed += len(batch)
+    assert answered.is_set()  # and the refused session did not end before
     loop.stop()
 
 

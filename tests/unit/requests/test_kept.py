@@ -268,6 +268,7 @@ def test_they_are_noted_where_they_are_to_lie(tmp_path: Path) -> None:
         keep=["a"],
         progress=lambda _rows: seen.append([one.name for one in (tmp_path / "job").iterdir()]),
     )
+    assert seen
     assert all(any(name.startswith(".spool.jsonl.kept.") for name in names) for names in seen)
     assert sorted(one.name for one in (tmp_path / "job").iterdir()) == ["spool.jsonl", "spool.jsonl.kept"]
 
