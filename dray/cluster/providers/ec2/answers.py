@@ -81,8 +81,8 @@ class Ran:
 def state_reason(described: Mapping[str, Any]) -> str:
     """Why an instance is in its state, as EC2 says: a quota of volumes, a key that is refused, ..."""
     said = described.get("StateReason") or {}
-    code, message = said.get("Code", ""), said.get("Message", "")
-    return str(message if message.startswith(code) else f"{code}: {message}")
+    code, message = str(said.get("Code") or ""), str(said.get("Message") or "")
+    return message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

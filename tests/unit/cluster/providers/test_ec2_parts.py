@@ -21,6 +21,7 @@ from dray.cluster.cluster_file import KINDS, read_cluster_file
 from dray.cluster.head_jobs import driver_command, submit_there
 from dray.cluster.providers import Market, ProviderSettings
 from dray.cluster.providers.ec2 import EC2Cluster
+from dray.cluster.providers.ec2.answers import state_reason
 from dray.cluster.providers.ec2.consoles import last_line
 from dray.cluster.providers.ec2.errors import raising, translated
 from dray.cluster.providers.ec2.offers import Pool
@@ -423,3 +424,16 @@ def test_a_driver_for_the_head_shows_no_login(arguments: list[str], named: str) 
     assert "hidden-word" not in str(told.value)
     given = ["run", "x", "--model", "hf://org/name@main", "--store", "env:DRAY_STORE_URL"]
     assert driver_command(given).endswith("--store env:DRAY_STORE_URL --cluster auto")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (None, ""),
+        ({"Code": "Client.X"}, "Client.X"),
+        ({"Code": "Client.X", "Message": "Client.X: too many volumes"}, "Client.X: too many volumes"),
+        ({"Code": "Client.X", "Message": "too many volumes"}, "Client.X: too many volumes"),
+    ],
+)
+def test_the_reason_of_an_instance_is_told_with_its_code_once(said: Any, told: str) -> None:
+    assert state_reason({"StateReason": said}) == told
