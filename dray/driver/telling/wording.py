@@ -26,7 +26,7 @@ def plan_line(pool: ReplicaPool, wanted: int | None, later: str | None = None, *
         return f"{told}; {later}"
     if wanted is not None:
         return told
-    machines = f" and those of {plural(unjoined, 'machine')} still to join Ray" if unjoined else ""
+    machines = f" and those of {plural(unjoined, 'machine')} still to come" if unjoined else ""
     for_gpus = f", for the GPUs that are there now{machines}" if pool.ask.gpus else ""
     return f"{told}{for_gpus}; --replicas asks for more"
 

@@ -114,6 +114,6 @@ def test_the_log_says_for_how_many_machines_replicas_wait() -> None:
     pool: Any = SimpleNamespace(lanes=4, ask=ReplicaResources(cpus=1, gpus=1))
     assert plan_line(pool, None, unjoined=3) == (
         "starting 4 replicas, each with 1 GPU and 1 CPU, for the GPUs that are there now and those of "
-        "3 machines still to join Ray; --replicas asks for more"
+        "3 machines still to come; --replicas asks for more"
     )
     assert plan_line(pool, 4, unjoined=3) == "starting 4 replicas, each with 1 GPU and 1 CPU"

@@ -341,7 +341,7 @@ def test_a_job_is_meant_for_all_machines_that_are_rented_and_runs_with_those_tha
     assert (result.state, result.counts["done"]) == (JobState.COMPLETED, 50)
     [told] = [one.line for one in heard.events if isinstance(one, Told) and one.line.startswith("starting")]
     assert told.startswith(started)
-    assert ("3 machines still to join Ray" in told) == (settings.replicas is None)
+    assert ("3 machines still to come" in told) == (settings.replicas is None)
     assert asked == [rented]
 
 

@@ -153,6 +153,15 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
         found += [coming(name, self._pools[name], self._expires()) for name in late]
         return tuple(sorted(found, key=lambda one: (not one.head, one.name)))
 
+    def asked(self) -> list[float | None]:
+        """One for each worker that a job's own cluster is to have, with the GPUs of the smallest type.
+
+        AWS may have had fewer at the start: the driver goes on to ask for them. Nothing buys for a cluster
+        that `dray cluster up` made.
+        """
+        wanted = self._settings.workers if self._of_job else 0
+        return [min(one.gpus for one in self._all_offers().pools)] * wanted
+
     def ended(self) -> dict[str, str]:
         """Those that this process bought and EC2 has ended since: it says why."""
         return self._api.ended(list(self._ids))

@@ -18,6 +18,8 @@ from dray.cluster.connect import RayCluster, provider_of
 from dray.cluster.providers import Market, Phase
 from dray.cluster.providers.ec2.answers import state_reason
 from dray.cluster.providers.ec2.releasing import sweep
+from dray.cluster.providers.standing import StandingProvider
+from dray.cluster.ray_nodes import unjoined
 from dray.errors import CancelledError, ClusterError, ConfigError
 from tests.support.ec2_faults import Faults, provider, refusal, short
 from tests.support.moto_ec2 import MotoEc2
@@ -86,6 +88,17 @@ def test_shortages_lead_to_the_next_offer_and_to_machines_on_demand(moto: MotoEc
     grant = one.desire(2)
     assert [machine.market for machine in grant.machines] == [Market.ON_DEMAND] * 2
     assert grant.reasons == ()
+    one.release()
+
+
+def test_a_job_counts_on_workers_that_are_not_to_be_had_yet(moto: MotoEc2) -> None:
+    """The driver goes on to ask for them. Nothing does that for a cluster that `dray cluster up` made."""
+    one = provider(moto.settings(workers=3), of_job=True)
+    one.start()
+    one.drain([one.nodes()[-1].name])  # two of three are left
+    assert unjoined(one, ()) == (1, 1, 1)
+    made = provider(moto.settings(workers=3))
+    assert unjoined(StandingProvider(made), ()) == (1, 1)
     one.release()
 
 
