@@ -334,6 +334,7 @@ def test_a_job_is_meant_for_all_machines_that_are_rented_and_runs_with_those_tha
 
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
     monkeypatch.setattr("dray.driver.capacity.renting.Renting", renting)
+    monkeypatch.setattr("dray.engine.replica.own_group", lambda: None)  # Ray would start for its answer
     given = {"replicas": None, "replica_gpus": 1.0, **changes}
     heard, settings = Heard(), make_settings(shard_rows=10, job_id="job", **given)
     fleet = OneJoined()
