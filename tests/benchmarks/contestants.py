@@ -127,7 +127,7 @@ def ray_data(work: Work) -> dict[str, Any]:
         tokenize_stage=False,
         detokenize_stage=False,
         log_engine_metrics=False,
-        runtime_env={"env_vars": {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(work.core_apart))}},
+        runtime_env={"env_vars": _of_the_engine(work)},
     )
     sampling: dict[str, Any] = {"max_tokens": work.tokens, "temperature": 0.0, "ignore_eos": True}
     if work.constrained:
@@ -146,6 +146,16 @@ def ray_data(work: Work) -> dict[str, Any]:
         "tokens": sum(answer["tokens"] for answer in answers),
         "parts": {"ray.init": ready - began, "dataset": done - ready},
     }
+
+
+def _of_the_engine(work: Work) -> dict[str, str]:
+    """Variables of an engine in Ray's worker: Ray gives it as many threads of OpenMP as its bundle has cores."""
+    from dray.engine.vllm_adapter.arguments import ENVIRONMENT
+
+    threads = os.environ.get("OMP_NUM_THREADS") or str(os.cpu_count())
+    apart = str(int(work.core_apart))
+    spin = "GOMP_SPINCOUNT"
+    return {"VLLM_ENABLE_V1_MULTIPROCESSING": apart, "OMP_NUM_THREADS": threads, spin: ENVIRONMENT[spin]}
 
 
 def _asker(sampling: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
