@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from tests.support.heavy import chosen_heavy, heavy_unit
+from tests.support.packages import missing_packages
 from tests.support.rounds import MANY_ROUNDS
 from tests.support.spare_worker import spare_worker
 
@@ -127,8 +128,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
         raise AssertionError(f"{item.nodeid} gave its process another scheduling policy: later tests starve")
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"seed: {config.option.seed} (the same again with --seed {config.option.seed})"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    seed = f"seed: {config.option.seed} (the same again with --seed {config.option.seed})"
+    return [seed, *missing_packages()]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.packages import CHROMIUM
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-CHROMIUM = Path("/usr/bin/chromium")  # Debian's package
 _ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",

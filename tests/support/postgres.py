@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import secrets
 import shutil
 import signal
@@ -21,6 +20,7 @@ import psutil
 import psycopg
 
 from dray.ports import lasting_port
+from tests.support.packages import postgres_binaries
 
 _START_SECONDS = 60.0
 _MEMORY = Path("/dev/shm")
@@ -217,16 +217,10 @@ def _sweep(parent: Path) -> None:
 
 
 def _find_binaries() -> Path:
-    found = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin/postgres"),
-        key=lambda path: int(re.sub(r"\D", "", path.parts[4]) or 0),
-    )
-    if found:
-        return found[-1].parent
-    on_path = shutil.which("postgres")
-    if on_path is None:
+    found = postgres_binaries()
+    if found is None:
         raise RuntimeError("PostgreSQL is not installed: apt-get install postgresql")
-    return Path(on_path).resolve().parent
+    return found
 
 
 def _other_user() -> pwd.struct_passwd:

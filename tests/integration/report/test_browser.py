@@ -8,7 +8,8 @@ import pytest
 
 from dray.report import render_html
 from tests.support import report_jobs
-from tests.support.browser import CHROMIUM, screenshot, visit
+from tests.support.browser import screenshot, visit
+from tests.support.packages import CHROMIUM
 
 pytestmark = [
     pytest.mark.integration,
