@@ -19,6 +19,7 @@ main() {
         install:1 | wheel:3 | pin:1 | pin-images:1) ;;
         *) echo "usage: $0 install | wheel WHEEL FOLDER | pin | pin-images" >&2; exit 2 ;;
     esac
+    check_system
     check_python
     make_venv
     find_torch
@@ -29,6 +30,14 @@ main() {
         pin) pin_versions ;;
         pin-images) pin_images ;;
     esac
+}
+
+check_system() {
+    [ "$(uname -s)" = Linux ] || {
+        echo "dray runs on Linux, and this is $(uname -s), for which vLLM's CPU build has no packages: use a container" \
+            "or a virtual machine with Linux." >&2
+        exit 2
+    }
 }
 
 check_python() {
@@ -45,10 +54,16 @@ make_venv() {
         with_pip --python "$venv/bin/python" install --quiet --constraint constraints.txt uv
 }
 
+# Since 22.3, pip installs into an environment that is not its own (--python).
 with_pip() {
-    "$python" -c 'import pip' 2>/dev/null || {
-        echo "'$python' has no pip, as in an active virtual environment of uv: deactivate it, or name another" \
-            "Python: make PYTHON=/path/to/python3.11" >&2
+    local version
+    version=$("$python" -c 'import pip; print(pip.__version__)' 2>/dev/null) || {
+        echo "'$python' has no pip. On Debian and Ubuntu: apt install python3-pip. A virtual environment of uv has none" \
+            "either: deactivate it, or name another Python: make PYTHON=/path/to/python3.11" >&2
+        exit 2
+    }
+    [ "$(printf '%s\n' 22.3 "$version" | sort -V | head -n 1)" = 22.3 ] || {
+        echo "'$python' has pip $version, and 22.3 or newer is needed: $python -m pip install --upgrade pip" >&2
         exit 2
     }
     "$python" -m pip "$@"
