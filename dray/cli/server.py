@@ -22,7 +22,7 @@ from typing import Any
 
 from dray.errors import ClusterError
 from dray.imports import lasting_imports
-from dray.ports import free_port
+from dray.ports import lasting_port
 from dray.storage.addresses import without_secret
 
 _GO = b"\n"
@@ -39,7 +39,7 @@ class PrefectServer:
     """
 
     def __init__(self, port: int | None = None, settings: Mapping[str, str] | None = None) -> None:
-        self.port = port or free_port()
+        self.port = port or lasting_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None

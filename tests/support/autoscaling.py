@@ -7,9 +7,10 @@ the wheel lacks, and runs ``ray stop --force``, which ends other clusters, too.
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
+
+from dray.ports import lasting_port
 
 HEAD_ID = "f" * 51 + "00000"
 """Of the head, as Ray's provider expects it; its nodes have the same with another number."""
@@ -26,7 +27,7 @@ def head_arguments(folder: Path, *, most: int, cpus: int, gpus: int, idle_second
 
     A node that is idle for ``idle_seconds`` is ended.
     """
-    port = _free_port()
+    port = lasting_port()
     resources = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
     config = {
         "cluster_name": "tests",
@@ -84,10 +85,3 @@ def _address() -> str:
     from ray._private.services import get_node_ip_address
 
     return str(get_node_ip_address())
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("", 0))
-        port: int = listening.getsockname()[1]
-        return port

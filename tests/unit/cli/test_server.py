@@ -33,6 +33,11 @@ def test_nothing_is_configured() -> None:
     assert not configured()
 
 
+def test_the_server_of_a_run_has_a_port_that_no_connection_takes_while_it_starts() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(PrefectServer().port < first for _ in range(5))
+
+
 def test_what_prefect_writes_of_exceptions_goes_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PrefectServer, "start", lambda server: None)
     with _server():
