@@ -274,7 +274,7 @@ def _cell(measures: Sequence[Measure]) -> str:
     missed = sum(one.missed for one in measures)
     if not costs:
         return f"{missed} missed"
-    high = quantiles(costs, n=20)[-1] if len(costs) > 1 else costs[0]
+    high = quantiles(costs, n=20, method="inclusive")[-1] if len(costs) > 1 else costs[0]
     told = f"{mean(costs):.3f} ({high:.2f}, {max(costs):.2f})"
     return f"{told}, {missed} missed" if missed else told
 
