@@ -88,7 +88,7 @@ def test_what_binds_is_told_where_replicas_are_left_without_work() -> None:
     )
     found = bound_of(lanes=1000, cpus=8, memory=16 * 2**30, connections=None)
     assert found.told == (
-        "the memory of the stable nodes (16 GiB) holds 57 shard tasks: "
+        "the memory of the stable nodes (16 GiB) holds 42 shard tasks: "
         "mark more nodes dray_stable, or larger ones"
     )
 

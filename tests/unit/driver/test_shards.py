@@ -442,12 +442,12 @@ def test_what_bounds_the_shard_tasks_is_told_at_the_start(store: Store, url: str
     job = SimpleNamespace(job_id=lease.job_id, lease=lease, settings=SimpleNamespace(store_url=url))
     told: list[Event] = []
     bound = bound_tasks(cast("OpenJob", job), 20, cluster(node, spot), told.append)
-    assert bound.tasks == 7
+    assert bound.tasks == 5
     [event] = told
     assert isinstance(event, Warned)
-    assert "20 replicas, but the memory of the stable nodes (2 GiB) holds 7 shard tasks" in event.line
+    assert "20 replicas, but the memory of the stable nodes (2 GiB) holds 5 shard tasks" in event.line
     told.clear()
-    assert bound_tasks(cast("OpenJob", job), 3, cluster(node, spot), told.append).tasks == 7
+    assert bound_tasks(cast("OpenJob", job), 3, cluster(node, spot), told.append).tasks == 5
     assert told == []
 
 
