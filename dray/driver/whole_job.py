@@ -243,7 +243,8 @@ def engine_spec(job: OpenJob) -> EngineSpec:
     """What the job's engines are, as its settings and its rows say."""
     with reopen(job) as store:
         kind, model_name = engine_kind(store, job)
-    return job.settings.engine_spec(kind, model_name, weights=job.weights, weights_patience=AGENT_SECONDS)
+    spec = job.settings.engine_spec(kind, model_name, weights=job.weights, weights_patience=AGENT_SECONDS)
+    return replace(spec, prompt_day=job.prompt_day)
 
 
 def refuse_shared_sqlite(store_url: str, info: ClusterInfo) -> None:

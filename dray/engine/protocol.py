@@ -28,7 +28,8 @@ class EngineSpec:
     them for ``stall_seconds`` is ended. The job's options ask for ``media``, so a node without the
     libraries for them is refused. ``tuning`` has the engine find its best limits on its first rows. Of an
     engine on several nodes, ``rank`` says which of them this is. ``tokens_before`` is what a step had before
-    memory did not suffice and dray halved it; 0 where it did not.
+    memory did not suffice and dray halved it; 0 where it did not. Prompts have ``prompt_day`` (YYYY-MM-DD) as
+    today; None for what the node's clock says.
     """
 
     name: str
@@ -46,6 +47,7 @@ class EngineSpec:
     media: frozenset[Medium] = frozenset()
     rank: NodeRank | None = None
     tokens_before: int = 0
+    prompt_day: str | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 

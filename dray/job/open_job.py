@@ -24,7 +24,7 @@ class OpenJob:
     when its time is over by this process's monotonic clock, None for never. ``weights`` is the state of a
     model in an object store. ``identity`` is the job's alone, in all stores. ``older`` is the job that has
     answered what its query gave before. ``inputs`` has the states of the input's files before they were
-    digested.
+    digested. ``prompt_day`` is the day that prompts have as today (YYYY-MM-DD).
     """
 
     job_id: str
@@ -37,6 +37,7 @@ class OpenJob:
     due: float | None = None
     weights: Manifest | None = None
     identity: str = ""
+    prompt_day: str | None = None
     older: str | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     skipped_failed: int = 0

@@ -93,6 +93,7 @@ COMPLETION = Kind(
     engine=GENERATION,
     texts=("prompt",),
     body=_completion_body,
+    templated=False,
     spelled=dict.fromkeys(("max_completion_tokens", "max_output_tokens"), "max_tokens"),
     prompts=_completion_prompts,
     # Token ids need neither a chat template nor a tokenizer that can read this text.

@@ -74,6 +74,7 @@ class Kind:
         sound: the field of a body for a sound, or the place of one; None where it has none.
         sees_and_hears: whether its messages may hold sounds and videos; all messages may hold images.
         messages: the field of a body for its conversation, where it has one.
+        templated: whether a chat template may make its prompts.
         as_chat: the chat that a body stands for, where it has messages; itself for most kinds.
         spelled: its own word for fields that a job sets for the rows of other kinds.
         echoes: fields of a body without effect on the model that stand in the answer.
@@ -106,6 +107,7 @@ class Kind:
     sound: str | None = field(default=None, compare=False)
     sees_and_hears: bool = field(default=False, compare=False)
     messages: str = field(default="messages", compare=False)
+    templated: bool = field(default=True, compare=False)
     as_chat: Callable[[Body], Body] = field(default=itself, compare=False)
     spelled: Mapping[str, str] = field(default_factory=dict, compare=False)
     echoes: frozenset[str] = field(default=frozenset(), compare=False)

@@ -20,6 +20,10 @@ from tests.support.tiny_model import write_tiny_model
 NAME = "tiny"
 CONTEXT = 512
 MAX_NUM_SEQS = 32
+DAY = "2001-02-03"
+"""What prompts of the generation engine have as today."""
+
+_EXTRAS = "{{ mood | default('') }}{% if clock is defined %}{{ strftime_now(clock) }}{% endif %}"
 
 
 def write_lively_model(folder: Path) -> Path:
@@ -29,7 +33,7 @@ def write_lively_model(folder: Path) -> Path:
 
     write_tiny_model(folder)
     template = folder / "chat_template.jinja"
-    template.write_text("{{ mood | default('') }}" + template.read_text())
+    template.write_text(_EXTRAS + template.read_text())
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     torch.manual_seed(1)
     with torch.no_grad():
@@ -52,7 +56,12 @@ def generation_spec(model: Path, **arguments: Any) -> EngineSpec:
         "structured_outputs_config": {"disable_any_whitespace": True},
     }
     return EngineSpec(
-        name="vllm", model=str(model), kind=Kind.CHAT, model_name=NAME, arguments=defaults | arguments
+        name="vllm",
+        model=str(model),
+        kind=Kind.CHAT,
+        model_name=NAME,
+        arguments=defaults | arguments,
+        prompt_day=DAY,
     )
 
 

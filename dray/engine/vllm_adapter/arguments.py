@@ -19,6 +19,7 @@ from dray.engine.adapter_folder import Adapter
 from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.argument_policy import refuse_spread, refuse_traces, refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
+from dray.engine.prompt_day import VARIABLE as DAY_VARIABLE
 from dray.engine.protocol import EngineSpec
 from dray.engine.start_errors import in_one_line
 from dray.engine.vllm_adapter.core import choice as core_choice
@@ -95,9 +96,11 @@ def grammar_seconds(spec: EngineSpec) -> int:
 
 
 def prepare_environment(spec: EngineSpec) -> None:
-    """Set what vLLM reads at import. A value that the user set stays."""
+    """Set what vLLM reads at import. A value that the user set stays, but for the day: it is the job's."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if spec.prompt_day is not None:
+        os.environ[DAY_VARIABLE] = spec.prompt_day
     if spec.gpus == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves the node's GPUs visible to who asked for none
     if spec.weights is not None or Path(spec.model).is_dir():

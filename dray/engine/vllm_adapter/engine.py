@@ -27,6 +27,7 @@ from dray.engine.vllm_adapter.flights import Flights
 from dray.engine.vllm_adapter.gpu_turn import turn_on
 from dray.engine.vllm_adapter.imports import import_vllm
 from dray.engine.vllm_adapter.media.images import ImageSettings
+from dray.engine.vllm_adapter.prompt_day import show_day
 from dray.errors import EngineDeadError
 from dray.machine import processor_name
 from dray.requests.model import Outcome, Request
@@ -100,6 +101,8 @@ class VllmEngine:
         from dray.engine.vllm_adapter.lora import load_adapters, refuse_model_without_lora
         from dray.weights.loading.vllm_loader import register
 
+        if spec.prompt_day is not None:
+            show_day(spec.prompt_day)
         register()
         ranks_end_with_this_process()
         with refused_arguments():

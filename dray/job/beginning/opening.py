@@ -9,6 +9,7 @@ from dataclasses import fields
 from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
 from dray.job.beginning.identity import fingerprint_of, former_fingerprint
+from dray.job.beginning.prompt_day import DAY, asked_of, day_of
 from dray.job.beginning.query_jobs import AskedJob, asked_job, known_job, order_told
 from dray.job.open_job import OpenJob
 from dray.job.options.checks import check_arguments, check_inputs, check_media, check_weights
@@ -59,6 +60,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         if known is None and current_job.is_begun(job_id):
             raise UnknownJobError(f"job {job_id!r} is not in its store: there is nothing to go on with")
         _refuse_foreign(store, settings, fingerprint, AskedJob(job_id, known, older))
+        asked_day = asked_of(known)
         store.create_job(job_id, fingerprint=fingerprint, settings=_kept(settings, known))
         lease = _claimed(store, job_id, fingerprint, resume=resume)
         claimed = store.driven_job(lease)  # another run may have had it since it was looked for
@@ -67,6 +69,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         if claimed.settings != kept:  # an earlier run's: its output and its other options may not be these
             store.set_job_settings(lease, kept)
         store.set_expiry(lease, settings.completion_window)
+        prompt_day = _noted_day(store, lease, claimed, asked_day)
         counts = store.counts(job_id)
         now, expires_at = store.now(), store.get_job(job_id).expires_at
         job = OpenJob(
@@ -81,6 +84,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
             due=None if expires_at is None else time.monotonic() + max(0.0, expires_at - now),
             weights=weights,
             identity=identity,
+            prompt_day=prompt_day,
             older=older,
             inputs=inputs,
         )
@@ -107,6 +111,14 @@ def _claimed(store: Store, job_id: str, fingerprint: Fingerprint, *, resume: boo
     )
     reach(Point.JOB_CLAIMED)
     return lease
+
+
+def _noted_day(store: Store, lease: JobLease, claimed: Job, asked: str | None) -> str:
+    """The day that prompts have as today, which the store has from before the first row is taken in."""
+    day = day_of(claimed, asked)
+    if claimed.total is None and claimed.info.get(DAY) != day:
+        store.merge_job_info(lease, {DAY: day})
+    return day
 
 
 def _as_begun(store: Store, settings: JobSettings, fingerprint: Fingerprint) -> Fingerprint:

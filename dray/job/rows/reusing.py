@@ -1,8 +1,9 @@
 """Answers of earlier jobs: which jobs have any that this one may take, and what their requests were.
 
 An answer may be taken if model, engine, its version, the arguments and the policies that change answers, the
-chat template and the name of the model are the same, and the request is. Requests are read from the spools of
-these jobs, which stay after a job's end; so a job needs no option for another one to take its answers.
+chat template and the name of the model are the same, and the request is; so is the day that prompts have as
+today, where they may hold it. Requests are read from the spools of these jobs, which stay after a job's end;
+so a job needs no option for another one to take its answers.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from dray.engine.chat_template import ARGUMENT, template_text
+from dray.engine.prompt_day import VARIABLE
 from dray.errors import DrayError
 from dray.job.beginning.engine_versions import version_here, versions_of
+from dray.job.beginning.prompt_day import DAY, may_hold_day
 from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
 from dray.job.rows.spooling import REUSED_AT
+from dray.kinds import kind_named
 from dray.requests.media.medium import NAMED
 from dray.requests.pulse import ReadingPulse
 from dray.requests.sameness import key_of
@@ -70,6 +75,7 @@ class EarlierAnswers:
         self._options = job.settings.objects
         self._say = say
         self._left: Counter[str] = Counter()
+        self._holds_day = cache(lambda: may_hold_day(job))
         found = [other for other in store.list_jobs(_MOST_JOBS) if other.job_id != job.job_id]
         self._sources = [
             _Source(number, other)
@@ -111,10 +117,21 @@ class EarlierAnswers:
         return found
 
     def _is_like(self, other: Job, settings: JobSettings, recorded: Job) -> bool:
-        why = _difference(other, settings, recorded)
+        why = _difference(other, settings, recorded) or self._other_day(other, recorded)
         if why is not None:
             self._left[why] += 1
         return why is None
+
+    def _other_day(self, other: Job, recorded: Job) -> str | None:
+        """Why prompts of the other job may have another day as today; None where they have not."""
+        day, there = recorded.info.get(DAY), other.info.get(DAY)
+        kinds = other.info.get("kinds")
+        plain = kinds and not any(kind_named(name).templated for name in kinds)
+        if day == there or plain or not self._holds_day():
+            return None
+        if there is None:
+            return f"its prompts may have another day as today than {day}; dray noted none yet"
+        return f"its prompts have {there} as today, not {day}; {VARIABLE}={there} begins a job with that day"
 
     def _keys_of(self, source: _Source, pulse: ReadingPulse) -> Iterator[tuple[int, bytes]]:
         begin, settings = source.number << _INDEX_BITS, source.job.settings

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dray.job.beginning.engine_versions import REUSED_VERSION, version_here
+from dray.job.beginning.prompt_day import told_day
 from dray.job.open_job import OpenJob
 from dray.job.rows.reusing import TEMPLATE, EarlierAnswers, served_name, template_digest_of
 from dray.job.rows.spooling import REUSED_AT
@@ -80,6 +81,7 @@ def told_of(job: OpenJob, recorded: Job) -> Sequence[str]:
         for name in ("dedupe", "reuse")
         if known[name] != getattr(request, name)
     ]
+    lines += told_day(job)
     if known["dedupe"]:
         lines.append(f"dedupe: {known['followers']:,} of {recorded.total:,} rows repeat another row")
     if known["reuse"]:

@@ -236,6 +236,14 @@ def test_template_kwargs_reach_the_template(generation: Runner) -> None:
     assert answer_of(generation.one(moody))["prompt_text"] == "please<|user|>help<|end|><|assistant|>"
 
 
+def test_templates_get_the_day_of_the_job(generation: Runner) -> None:
+    """Not the clock's: rows before midnight, or on a node in another time zone, had other prompts."""
+    asked = chat("help", chat_template_kwargs={"clock": "%d %b %Y %H:%M:%S "}, return_prompt_text=True)
+    answers = generation.run([asked, asked | {"max_tokens": 1}])
+    expected = "03 Feb 2001 00:00:00 <|user|>help<|end|><|assistant|>"
+    assert [answer_of(answer)["prompt_text"] for answer in answers] == [expected] * 2
+
+
 def test_usage_and_timings(generation: Runner) -> None:
     shared = "customer order refund " * 100
     first = generation.one(chat(shared, ignore_eos=True))

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.engine.prompt_day import VARIABLE
 from dray.engine.protocol import EngineSpec
 from dray.engine.redaction import without_quotes
 from dray.engine.vllm_adapter.arguments import (
@@ -115,6 +116,17 @@ def test_the_environment_of_the_user_stays(
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
     assert os.environ["HF_HUB_OFFLINE"] == "1", "a local folder needs no hub"
+
+
+def test_the_day_of_the_job_stands_before_that_of_a_node(
+    environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gpt-oss has it in its prompts, and nodes are given the variables of the driver that resumes the job."""
+    monkeypatch.setenv(VARIABLE, "2002-02-02")
+    prepare_environment(spec())
+    assert os.environ[VARIABLE] == "2002-02-02"
+    prepare_environment(replace(spec(), prompt_day="2001-02-03"))
+    assert os.environ[VARIABLE] == "2001-02-03"
 
 
 def test_a_replica_without_gpus_sees_none(environment: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,9 @@ from dray.cli.app import run_app
 from dray.cli.jobs import export_failed
 from dray.driver.events import Event
 from dray.engine import simulated
+from dray.engine.prompt_day import VARIABLE
 from dray.errors import ConfigError, JobFailedError
+from dray.job.beginning import opening
 from dray.job.deleting import delete_job
 from dray.job.ending import failed_requests
 from dray.job.ending.failed_requests import FailedRequests, write_failed
@@ -52,11 +54,13 @@ class Jobs:
 
     def run(self, name: str, texts: list[str], **options: Any) -> dict[str, Any]:
         fields = options.pop("fields", {"max_tokens": 4})
+        url = options.pop("url", "/v1/chat/completions")
         path = self.folder / f"{name}.jsonl"
         with path.open("w") as file:
             for number, text in enumerate(texts):
-                body = {"messages": [{"role": "user", "content": text}], "metadata": {"row": number}} | fields
-                line = {"custom_id": f"{name}-{number}", "url": "/v1/chat/completions", "body": body}
+                chat = {"messages": [{"role": "user", "content": text}]}
+                body = (chat if "chat" in url else {"prompt": text}) | {"metadata": {"row": number}} | fields
+                line = {"custom_id": f"{name}-{number}", "url": url, "body": body}
                 file.write(f"{json.dumps(line)}\n")
         given = {"input": str(path), "output": str(self.folder / name), "store_url": self.url, "lost": []}
         thread_job.run(given | {"job": name} | options)
@@ -335,6 +339,46 @@ def test_answers_that_might_be_others_are_not_taken_and_the_reason_is_told(
         "nothing before": "the store has no other job",
     }
     assert note.startswith(said[differs])
+
+
+@pytest.mark.parametrize(
+    ("holds", "url", "day", "taken"),
+    [
+        (True, "/v1/chat/completions", "2001-02-03", 2),
+        (True, "/v1/chat/completions", "2001-02-04", 0),
+        (False, "/v1/chat/completions", "2001-02-04", 2),
+        (True, "/v1/completions", "2001-02-04", 2),
+    ],
+    ids=["same day", "another day", "no day in prompts", "no template"],
+)
+def test_answers_to_prompts_of_another_day_are_not_taken(
+    jobs: Jobs, holds: bool, url: str, day: str, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To "What is due this week?" a job got the answer of last month."""
+    monkeypatch.setattr(reusing, "may_hold_day", lambda job: holds)
+    monkeypatch.setenv(VARIABLE, "2001-02-03")
+    jobs.run("first", ["a", "b"], url=url)
+    monkeypatch.setenv(VARIABLE, day)
+    assert jobs.run("second", ["a", "b"], url=url, reuse=True)["saved"]["reused"] == taken
+    said = (
+        f"1 other job left out: its prompts have 2001-02-03 as today, not {day}; {VARIABLE}=2001-02-03 "
+        "begins a job with that day"
+    )
+    assert jobs.shared("second")["notes"] == ([] if taken else [said])
+
+
+def test_answers_to_prompts_of_an_unknown_day_are_not_taken(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that an earlier version of dray began: its replicas looked at their clocks."""
+    monkeypatch.setattr(reusing, "may_hold_day", lambda job: True)
+    monkeypatch.setenv(VARIABLE, "2001-02-03")
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "DAY", "noted elsewhere")
+        jobs.run("first", ["a", "b"])
+    assert jobs.run("second", ["a", "b"], reuse=True)["saved"]["reused"] == 0
+    (note,) = jobs.shared("second")["notes"]
+    assert note.endswith("may have another day as today than 2001-02-03; dray noted none yet")
 
 
 def test_answers_of_a_job_whose_requests_are_gone_are_not_taken(jobs: Jobs) -> None:
