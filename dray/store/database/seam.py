@@ -74,7 +74,11 @@ _BUSY = (
     (r"the database system is ", "the server is starting, stopping or recovering"),
 )
 _REFUSED = (
-    (r"FATAL:.*password authentication failed|no password supplied|FATAL:.*role .* does not exist", _NO_USER),
+    (  # "SASL" and "no such user" are PgBouncer's words
+        r"FATAL:.*(password|SASL) authentication failed|no password supplied"
+        r"|FATAL:.*(role .* does not exist|no such user)",
+        _NO_USER,
+    ),
     (r"FATAL:.*database .* does not exist|FATAL:.*no such database", _NO_DATABASE),
     (
         r"FATAL:.*pg_hba\.conf",

@@ -108,6 +108,8 @@ def of_connecting(text: str) -> StoreError:
         ('FATAL:  password authentication failed for user "canary"', "refused the user or password"),
         ("fe_sendauth: no password supplied", "refused the user or password"),
         ('FATAL:  role "canary" does not exist', "refused the user or password"),
+        ("FATAL:  SASL authentication failed", "refused the user or password"),  # PgBouncer, with SCRAM
+        ("FATAL:  no such user: canary", "refused the user or password"),  # PgBouncer
         ('FATAL:  database "canary" does not exist', "database does not exist: create it"),
         ("FATAL:  no such database: canary", "database does not exist: create it"),
         (
