@@ -28,8 +28,8 @@ from dray.errors import (
 LOST = "the connection failed or was lost"
 
 # SQLSTATE: connection exceptions, operator intervention (shutdown, crash, starting up), idle in
-# transaction timed out, serialisation, deadlock, lock not available.
-_TRANSIENT_STATES = ("08", "57P", "25P03", "40001", "40P01", "55P03")
+# transaction timed out, transaction timed out, serialisation, deadlock, lock not available.
+_TRANSIENT_STATES = ("08", "57P", "25P03", "25P04", "40001", "40P01", "55P03")
 
 # With a rollback journal, an open query keeps a commit from its end.
 _SQLITE_TRANSIENT = {
@@ -62,6 +62,7 @@ _NO_CONNECTION_LEFT = "the server has no connection left: raise its max_connecti
 _READ_ONLY = "25006"  # for seconds after a failover, connections still lead to the former primary
 _POSTGRES_TRANSIENT = {
     _READ_ONLY: "the server is read-only (a standby, or a failover under way?): use the primary",
+    "53200": "the server lacks memory for a statement: give it more, or fewer connections",
     "53300": _NO_CONNECTION_LEFT,
     "57014": "the server cancelled a statement: it took too long for dray, or for the statement_timeout "
     "of the role or the database",

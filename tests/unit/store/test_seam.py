@@ -65,6 +65,17 @@ def test_a_statement_that_was_cancelled_names_the_limit_that_another_may_have_se
     assert "statement_timeout of the role or the database" in str(error)
 
 
+def test_a_statement_without_memory_may_have_it_later() -> None:
+    """One of hundreds of backends had none for one statement, and the whole job was paused."""
+    error = of_postgres("53200")
+    assert isinstance(error, StoreTransientError)
+    assert "lacks memory for a statement: give it more, or fewer connections" in str(error)
+
+
+def test_a_transaction_that_the_role_gives_too_little_time_is_tried_again() -> None:
+    assert isinstance(of_postgres("25P04"), StoreTransientError)  # transaction_timeout, of PostgreSQL 17
+
+
 def test_a_server_that_is_read_only_may_be_in_a_failover() -> None:
     error = of_postgres("25006")
     assert isinstance(error, StoreTransientError)
