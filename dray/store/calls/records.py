@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 
 from dray.store import attempts, charges, jobs, judging, routing, shards
 from dray.store.calls.base import Calls
-from dray.store.database.connection import Tx, most_connections
+from dray.store.database.connection import Tx
+from dray.store.database.limits import most_connections
 from dray.store.loss_records import Evidence, Verdict, VerdictStatus, Witnesses
 from dray.store.records import Attempt, Charge, JobLease, ReplicaRow, ShardLease, Spending, StoredNotice
 
@@ -42,7 +43,7 @@ class RecordCalls(Calls):
         return self._read(lambda tx: attempts.list_notices(tx, key))
 
     def most_connections(self) -> int | None:
-        """Connections that the database allows in all; None for SQLite, which counts none."""
+        """Connections that the database allows in all; None for SQLite, and behind a pooler."""
         return self._read(most_connections)
 
     def put_replicas(self, lease: JobLease, rows: Sequence[ReplicaRow]) -> None:

@@ -103,15 +103,6 @@ def walk_the_key(tx: Tx) -> None:
         tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
 
 
-def most_connections(tx: Tx) -> int | None:
-    """Connections that the database's users may have; None for SQLite, which counts none."""
-    if tx.dialect != "postgresql":
-        return None
-    names = ("max_connections", "superuser_reserved_connections")
-    most, reserved = (int(tx.connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names)
-    return most - reserved
-
-
 class Database:
     """One database: an engine, a clock, and transactions that translate and retry errors."""
 

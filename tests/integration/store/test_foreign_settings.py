@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from dray.errors import ConfigError
@@ -21,6 +22,15 @@ def test_nothing_is_prepared_on_a_connection_that_a_pooler_may_give_to_another(p
             lambda tx: tx.connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar()
         )
     assert prepared == 0
+
+
+def test_behind_a_pooler_the_servers_connections_bound_no_job(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PgBouncer gives its clients process ids of its own; thousands of them share some connections."""
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", property(lambda _: -1314422583))
+    with open_store(postgres_url) as store:
+        assert store.most_connections() is None
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
