@@ -5,6 +5,7 @@ from __future__ import annotations
 from dray.storage.addresses import masked_url
 from dray.store.accounts import Efficiency
 from dray.store.attempt_causes import INTERRUPTIONS, AttemptCause
+from dray.store.database.limits import ConnectionLimit
 from dray.store.loss_records import Evidence, Verdict, VerdictStatus, Witnesses, own_event
 from dray.store.option import store_option
 from dray.store.records import (
@@ -54,6 +55,7 @@ __all__ = [
     "INTERRUPTIONS",
     "StoredNotice",
     "StopSignals",
+    "ConnectionLimit",
     "Charge",
     "Spending",
     "Efficiency",

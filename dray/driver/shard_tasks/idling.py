@@ -16,7 +16,7 @@ from dray.driver.shard_tasks.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.errors import StoreError
 from dray.job.open_job import OpenJob
 from dray.job.options.replica_range import ReplicaRange
-from dray.store import Shard, ShardState, Store, open_store
+from dray.store import ConnectionLimit, Shard, ShardState, Store, open_store
 from dray.wording import plural
 
 TASK_BYTES = 200e6
@@ -43,12 +43,12 @@ def standby_of(lanes: int) -> int:
     return min(lanes, MOST_STANDBY)
 
 
-def bound_of(*, lanes: int, cpus: float, memory: float, connections: int | None) -> Bound:
+def bound_of(*, lanes: int, cpus: float, memory: float, connections: ConnectionLimit | None) -> Bound:
     """How many shard tasks there may be.
 
     ``cpus`` and ``memory`` are those of the stable nodes, in cores and bytes (0: unknown), ``connections``
-    what the database allows. The cores bound only what goes beyond the least that replicas need: a process
-    takes one or two seconds of a core to start.
+    what the database leaves to the job. The cores bound only what goes beyond the least that replicas need: a
+    process takes one or two seconds of a core to start.
     """
     fewest, most = (slots * lanes + standby_of(lanes) for slots in (LEAST_SLOTS, MOST_SLOTS))
     bounds = [Bound(tasks=max(fewest, min(most, int(cpus))))]
@@ -57,9 +57,10 @@ def bound_of(*, lanes: int, cpus: float, memory: float, connections: int | None)
         told = f"the memory of the stable nodes ({memory / 2**30:.0f} GiB) holds {room} shard tasks"
         bounds.append(Bound(tasks=room, told=f"{told}: mark more nodes {STABLE_RESOURCE}, or larger ones"))
     if connections is not None:
-        free = max(connections - _OTHER_CONNECTIONS, LEAST_SLOTS)
-        told = f"PostgreSQL allows {connections} connections, one for each shard task"
-        bounds.append(Bound(tasks=free, told=f"{told}: raise its max_connections"))
+        free = max(connections.most - _OTHER_CONNECTIONS, LEAST_SLOTS)
+        beside = f" beside {connections.others} of other programs" if connections.others else ""
+        told = f"PostgreSQL allows {connections.most} connections{beside}, one for each shard task"
+        bounds.append(Bound(tasks=free, told=f"{told}: raise {connections.by}"))
     least = min(bounds, key=lambda one: one.tasks)
     return least if least.tasks < lanes else Bound(tasks=least.tasks)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dray.store import attempts, charges, jobs, judging, routing, shards
 from dray.store.calls.base import Calls
 from dray.store.database.connection import Tx
-from dray.store.database.limits import most_connections
+from dray.store.database.limits import ConnectionLimit, most_connections
 from dray.store.loss_records import Evidence, Verdict, VerdictStatus, Witnesses
 from dray.store.records import Attempt, Charge, JobLease, ReplicaRow, ShardLease, Spending, StoredNotice
 
@@ -42,8 +42,8 @@ class RecordCalls(Calls):
         key = self._key(job_id)
         return self._read(lambda tx: attempts.list_notices(tx, key))
 
-    def most_connections(self) -> int | None:
-        """Connections that the database allows in all; None for SQLite, and behind a pooler."""
+    def most_connections(self) -> ConnectionLimit | None:
+        """Connections that the database leaves to dray; None for SQLite, and behind a pooler."""
         return self._read(most_connections)
 
     def put_replicas(self, lease: JobLease, rows: Sequence[ReplicaRow]) -> None:

@@ -408,4 +408,4 @@ def test_why_a_replica_does_not_work_stands_beside_its_state(store: Store) -> No
 
 def test_the_connections_that_the_database_allows_are_known(store: Store, store_url: str) -> None:
     most = store.most_connections()
-    assert most is None if "://" not in store_url else most is not None and 10 < most < 10_000
+    assert most is None if "://" not in store_url else most is not None and 10 < most.most < 10_000

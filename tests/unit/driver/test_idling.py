@@ -16,11 +16,12 @@ from dray.driver.shard_tasks import idling
 from dray.driver.shard_tasks.idling import Bound, IdleWatch, bound_of, feedable, standby_of, why_idle
 from dray.driver.shard_tasks.slots import MOST_SLOTS
 from dray.job.options.replica_range import ReplicaRange
-from dray.store import ShardState
+from dray.store import ConnectionLimit, ShardState
 from tests.support.clocks import replace_here
 
 pytestmark = pytest.mark.unit
 
+_LIMIT = ConnectionLimit(most=97, by="its max_connections")
 DONE, HELD, OPEN, SPLIT = ShardState.DONE, ShardState.LEASED, ShardState.PENDING, ShardState.SPLIT
 
 
@@ -79,12 +80,17 @@ def test_what_binds_is_told_where_replicas_are_left_without_work() -> None:
     assert bound_of(lanes=4, cpus=2, memory=0, connections=None) == Bound(tasks=12)
     assert bound_of(lanes=4, cpus=14, memory=0, connections=None) == Bound(tasks=14)
     assert bound_of(lanes=4, cpus=96, memory=0, connections=None) == Bound(tasks=20)
-    assert bound_of(lanes=30, cpus=0, memory=0, connections=97) == Bound(tasks=68)
-    assert bound_of(lanes=60, cpus=0, memory=0, connections=97) == Bound(tasks=87)  # each has one
-    found = bound_of(lanes=1000, cpus=8, memory=64 * 2**30, connections=97)
+    assert bound_of(lanes=30, cpus=0, memory=0, connections=_LIMIT) == Bound(tasks=68)
+    assert bound_of(lanes=60, cpus=0, memory=0, connections=_LIMIT) == Bound(tasks=87)  # each has one
+    found = bound_of(lanes=1000, cpus=8, memory=64 * 2**30, connections=_LIMIT)
     assert found.tasks == 87
     assert found.told == (
         "PostgreSQL allows 97 connections, one for each shard task: raise its max_connections"
+    )
+    limit = ConnectionLimit(most=25, by="the CONNECTION LIMIT of the role", others=15)
+    assert bound_of(lanes=40, cpus=8, memory=0, connections=limit).told == (
+        "PostgreSQL allows 25 connections beside 15 of other programs, one for each shard task: "
+        "raise the CONNECTION LIMIT of the role"
     )
     found = bound_of(lanes=1000, cpus=8, memory=16 * 2**30, connections=None)
     assert found.told == (
@@ -100,7 +106,7 @@ def test_a_job_grows_no_further_than_its_shard_tasks_can_feed(
     monkeypatch: pytest.MonkeyPatch, least: int, most: int, expected: int
 ) -> None:
     """More replicas would be paid for and idle: 13 shard tasks have a connection."""
-    store: Any = SimpleNamespace(most_connections=lambda: 23)
+    store: Any = SimpleNamespace(most_connections=lambda: ConnectionLimit(most=23, by="its max_connections"))
     monkeypatch.setattr(idling, "open_store", lambda *_, **__: nullcontext(store))
     job: Any = SimpleNamespace(settings=SimpleNamespace(store_url="postgresql://"))
     cluster: Any = SimpleNamespace(nodes=())
@@ -120,6 +126,7 @@ def test_a_job_grows_no_further_than_its_shard_tasks_can_feed(
 def test_there_is_always_a_task_and_none_that_no_replica_could_take(
     lanes: int, cpus: float, memory: float, connections: int | None
 ) -> None:
-    found = bound_of(lanes=lanes, cpus=cpus, memory=memory, connections=connections)
+    limit = None if connections is None else ConnectionLimit(most=connections, by="its max_connections")
+    found = bound_of(lanes=lanes, cpus=cpus, memory=memory, connections=limit)
     assert 2 <= found.tasks <= MOST_SLOTS * lanes + standby_of(lanes)
     assert (found.told is not None) == (found.tasks < lanes)
