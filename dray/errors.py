@@ -13,6 +13,7 @@
     +-- StoreError
     |   +-- StoreUnreachableError    no connection could be made
     |   +-- StoreTransientError      worth retrying: lock, lost connection, serialisation
+    |   |   `-- NoConnectionError    the server has none left; this is a StoreUnreachableError, too
     |   +-- StoreFatalError          disk full, schema mismatch, read-only: an operator must act
     |   |   +-- StoreRefusedError    the server refuses the user, the password or the database: exit code 2
     |   |   `-- ValueTooLargeError   a value is larger than the database takes
@@ -147,6 +148,10 @@ class StoreUnreachableError(StoreError):
 
 class StoreTransientError(StoreError):
     """The statement may succeed when tried again."""
+
+
+class NoConnectionError(StoreUnreachableError, StoreTransientError):
+    """The server has no connection left for this process: it is up, and others hold all that it allows."""
 
 
 class StoreFatalError(StoreError):

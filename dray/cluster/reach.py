@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.cluster.base import ClusterInfo, Node
-from dray.errors import JobFailedError, StoreError
+from dray.errors import JobFailedError, NoConnectionError, StoreError
 from dray.requests.spool.spool import read_shard
 from dray.storage.files import local_path
 from dray.storage.objects import ObjectStoreOptions, is_object
@@ -82,9 +82,11 @@ def _reached(host: str, needs: Needs) -> Reached:
 
 
 def _of_store(url: str) -> str | None:
-    """The message names no user and no host."""
+    """The message names no user and no host. A server without a connection left is reached."""
     try:
         open_store(url, create=False, connections=1, patience=PATIENCE).close()
+    except NoConnectionError:
+        return None
     except StoreError as error:
         return str(error)
     return None

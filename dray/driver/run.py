@@ -251,7 +251,7 @@ class Driver:
         if self._schedule.due("scale") and not self.stopping:
             self._scaling.look(store)
         if self._schedule.due("idle"):
-            self._idle.look(store)
+            self._idle.look(store, self._tasks.without_connection)
         if self._schedule.due("reach"):
             self._reach.look()
         if self._schedule.due("spool"):

@@ -21,6 +21,7 @@ OURS: Mapping[type[BaseException], Sign] = {
     errors.StoreError: Sign.STORE_BROKEN,
     errors.StoreUnreachableError: Sign.STORE_AWAY,  # it was there when the job was opened
     errors.StoreTransientError: Sign.STORE_AWAY,
+    errors.NoConnectionError: Sign.STORE_AWAY,  # a shard task without a lease ends instead: shard/task.py
     errors.StoreFatalError: Sign.STORE_BROKEN,
     errors.StoreRefusedError: Sign.STORE_BROKEN,  # a password that was changed: no wait mends that
     errors.ValueTooLargeError: Sign.STORE_BROKEN,

@@ -55,6 +55,11 @@ class Backoff:
         """
         self.away_since = None
 
+    def connected(self) -> None:
+        """The store is up, and had no connection left: nothing counts against it from before."""
+        self.answered()
+        self.outage.end()
+
     @property
     def away_seconds(self) -> float:
         """For how long the store has been away."""

@@ -13,6 +13,7 @@ from dray.errors import (
     InterruptedShardError,
     JobFailedError,
     JobPausedError,
+    NoConnectionError,
     ReplicaLostError,
     StoreError,
     raised_noted,
@@ -38,6 +39,7 @@ class Ended(StrEnum):
     STOPPED = "stopped"  # the job is cancelled, or its time is over
     SPLIT = "split"  # the parts are shards of their own
     SUPERSEDED = "superseded"  # the shard, or the job, belongs to another holder
+    NO_CONNECTION = "no connection"  # was left in the store: the driver starts the task again, later
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,9 @@ def try_once(work: ShardWork, replicas: Replicas, backoff: Backoff, say: Callabl
             ended = _attempt(store, work, replicas, backoff, say)
     except FencedError:
         return TaskResult(how=Ended.SUPERSEDED, message=f"shard {number} belongs to another attempt now")
+    except NoConnectionError as error:  # only the driver knows how many tasks have one
+        backoff.connected()
+        return TaskResult(how=Ended.NO_CONNECTION, message=str(error))
     except StoreError as error:  # before there was a lease to decide about
         ended = _without_store(error, backoff)
     return _result(number, ended, backoff)

@@ -52,6 +52,7 @@ def open_store(
             a network's file system, or in a folder that Ray deletes. With ``create`` false it is opened to
             be read.
         StoreUnreachableError: no connection could be made, or nothing there and ``create`` is false.
+        NoConnectionError: the server has no connection left; this is a StoreUnreachableError.
         StoreRefusedError: the server refuses the user, the password or the database.
         StoreFatalError: the schema is newer than this code, or older and not to be upgraded, or the database
             is unusable.
@@ -72,7 +73,7 @@ def open_store(
         ensure_schema(database, create=create, upgrade=upgrade)
     except StoreError as error:
         database.close()
-        if not isinstance(error, StoreTransientError):
+        if not isinstance(error, StoreTransientError) or isinstance(error, StoreUnreachableError):
             raise
         hint = "; is the server up, and the URL right?" if LOST in str(error) else ""
         unreachable = StoreUnreachableError(f"{error}{hint}")

@@ -89,15 +89,21 @@ def feedable(
 
 
 def why_idle(
-    left: Sequence[Shard], *, whole: int, lanes: int, bound: str | None, no_place: str | None
+    left: Sequence[Shard],
+    *,
+    whole: int,
+    lanes: int,
+    bound: str | None,
+    no_place: str | None,
+    no_connection: str | None = None,
 ) -> str | None:
     """Why ready replicas have nothing to do; None where each shard that is open may be about to come to one.
 
     ``left`` are the shards that are open, of ``whole`` ones in all. ``bound`` says why no more shard tasks
-    run, ``no_place`` why Ray starts none, where that is so.
+    run, ``no_place`` why Ray starts none, ``no_connection`` why the store takes none, where that is so.
     """
     if any(shard.state is ShardState.PENDING for shard in left):
-        return no_place or bound
+        return no_connection or no_place or bound
     if not left:
         return None
     if whole < lanes:
@@ -130,8 +136,10 @@ class IdleWatch:
         """So many shard tasks may run from now on."""
         self._bound = bound
 
-    def look(self, store: Store) -> None:
+    def look(self, store: Store, no_connection: str | None = None) -> None:
         """Look, and tell what is new; the same again now and then. After a long look comes a pause.
+
+        ``no_connection`` says why shard tasks have no connection to the store, where that is so.
 
         Raises:
             StoreError: it is away.
@@ -146,6 +154,7 @@ class IdleWatch:
             lanes=self._pool.lanes,
             bound=self._bound.told,
             no_place=self._fleet.no_place_for_tasks(),
+            no_connection=no_connection,
         )
         self._look_at = began + LOOK_SHARE * (time.monotonic() - began)
         for replica in idle:

@@ -11,6 +11,7 @@ from dray.driver.intervals import LOOK_SHARE
 from dray.driver.shard_tasks.crashes import Crashes
 from dray.driver.shard_tasks.idling import Bound, standby_of
 from dray.driver.shard_tasks.lapsed import LapsedLeases, Unclaimed
+from dray.driver.shard_tasks.refusals import Refusals
 from dray.driver.shard_tasks.slots import LEAST_SLOTS
 from dray.driver.shard_tasks.views import rank, replica_views, shard_view
 from dray.engine.replica import FLUSH_SECONDS
@@ -18,6 +19,7 @@ from dray.failures.causes import Cause
 from dray.job.open_job import OpenJob
 from dray.job.rows.ingesting import open_shards
 from dray.scheduling import Backlog, starts, with_place
+from dray.shard.task import Ended, TaskResult
 from dray.shard.work import ShardWork
 from dray.store import ReplicaRow, Shard, Store
 
@@ -69,6 +71,7 @@ class ShardTasks:
         self._dead: list[tuple[int, str]] = []  # shards whose task crashed and how, until the store was told
         self._lapsed = LapsedLeases(HUNG_SECONDS, watched)
         self._unclaimed = Unclaimed(UNCLAIMED_SECONDS, watched)
+        self._refusals = Refusals(watched)
         self._watched = watched
         self._stopping = False
         self._held_at = watched()  # of a job that is to stop: when a task that runs last had a lease
@@ -88,6 +91,11 @@ class ShardTasks:
         """Whether there are shards to run, or may be: so the last look at the store says."""
         return self._open or self.running
 
+    @property
+    def without_connection(self) -> str | None:
+        """Why shard tasks wait for a connection to the store; None where none does, as far as is known."""
+        return self._refusals.told
+
     def resize(self, lanes: int, bound: Bound) -> None:
         """The pool is to have so many replicas from now on."""
         self._lanes, self._bound = lanes, bound
@@ -105,23 +113,29 @@ class ShardTasks:
 
         Raises:
             DrayError: what the job ends with.
+            JobPausedError: for too long no task has had a connection to the store.
         """
         for end in ends:
             self._running.pop(end.number, None)
+            self._refusals.ended(end.number)
             if end.error is not None:
                 raise end.error
             if end.crashed:
                 self._note_crash(end)
             elif end.result is not None:
-                self._note_result(end)
+                self._note_result(end.number, end.result)
             self._open = True  # until the store says that nothing is left
             self.look_soon()
 
-    def _note_result(self, end: TaskEnd) -> None:
-        assert end.result is not None
-        for reason in end.result.interrupted:
+    def _note_result(self, number: int, result: TaskResult) -> None:
+        for reason in result.interrupted:
             self._emit(Told(line=reason))
-        self._emit(ShardFinished(number=end.number, how=end.result.how, receipt=end.result.receipt))
+        if result.how is Ended.NO_CONNECTION:
+            if self._refusals.refused(number, result.message):
+                self._emit(Warned(line=f"shard {number} waits for a connection: {self.without_connection}"))
+            return
+        self._refusals.connected()
+        self._emit(ShardFinished(number=number, how=result.how, receipt=result.receipt))
 
     def _note_crash(self, end: TaskEnd) -> None:
         number = end.number
@@ -147,6 +161,7 @@ class ShardTasks:
     def forget_lapsed(self) -> None:
         """The store is away: no task can renew its lease, however well it is."""
         self._forget()
+        self._refusals.connected()
         self._held_at = self._watched()
 
     def schedule(self, store: Store, ready: int, *, start: bool = True) -> None:
@@ -206,7 +221,7 @@ class ShardTasks:
             ready,
             coming=coming,
             ahead=self._tasks_ahead(),
-            room=self._bound.tasks - len(self._running),
+            room=self._refusals.most(self._bound.tasks) - len(self._running),
         ):
             self._submit(waiting[start.number], start.why)
         backlog = Backlog(waiting=len(waiting) + len(asking), coming=coming)
@@ -234,6 +249,7 @@ class ShardTasks:
         )
         self._executor.submit(work)
         self._running[shard.number] = shard
+        self._refusals.started(shard.number)
         self._forget(shard.number)
         self._emit(ShardSubmitted(number=shard.number, why=why))
 
@@ -258,6 +274,7 @@ class ShardTasks:
     def _give_up(self, number: int, told: str) -> None:
         """Its task is ended, and the shard run again."""
         del self._running[number]
+        self._refusals.ended(number)
         self._open = self._may_change = True  # the last look took it for one that runs
         self._forget(number)
         self._executor.cancel(number, told)

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dray.errors import (
+    NoConnectionError,
     StoreError,
     StoreFatalError,
     StoreRefusedError,
@@ -58,22 +59,31 @@ _POSTGRES_FATAL = {
 _NO_USER = "the server refused the user or password: look at the URL, PGPASSWORD and .pgpass"
 _NO_DATABASE = "the database does not exist: create it, or name another in the URL"
 _POSTGRES_REFUSED = {"28": _NO_USER, "3D": _NO_DATABASE}
-_NO_CONNECTION_LEFT = "the server has no connection left: raise its max_connections, or close others"
+_NO_CONNECTION = "53300"
+# What is full, by words of the refusal; the first that fits.
+_NO_CONNECTION_LEFT = (
+    (r"too many connections for role", "the role has no connection left: raise its CONNECTION LIMIT"),
+    (r"too many connections for database", "the database has no connection left: raise its CONNECTION LIMIT"),
+    (
+        r"no more connections|client connections exceeded",  # PgBouncer's words
+        "the pooler takes no more clients: raise its limit of clients (max_client_conn)",
+    ),
+    (
+        r"too many (clients|connections)|remaining connection slots",
+        "the server has no connection left: raise its max_connections",
+    ),
+)
 _READ_ONLY = "25006"  # for seconds after a failover, connections still lead to the former primary
 _POSTGRES_TRANSIENT = {
     _READ_ONLY: "the server is read-only (a standby, or a failover under way?): use the primary",
     "53200": "the server lacks memory for a statement: give it more, or fewer connections",
-    "53300": _NO_CONNECTION_LEFT,
     "57014": "the server cancelled a statement: it took too long for dray, or for the statement_timeout "
     "of the role or the database",
 }
 # libpq gives no SQLSTATE for a connection that the server refuses, but the server's words, in the server's
 # language. Those that are not known count as a lost connection. Of several servers, one that may take the
 # connection later goes first.
-_BUSY = (
-    (r"too many (clients|connections)|remaining connection slots|no more connections", _NO_CONNECTION_LEFT),
-    (r"the database system is ", "the server is starting, stopping or recovering"),
-)
+_NOT_UP = (r"the database system is ", "the server is starting, stopping or recovering")
 _REFUSED = (
     (  # "SASL" and "no such user" are PgBouncer's words
         r"FATAL:.*(password|SASL) authentication failed|no password supplied"
@@ -131,6 +141,8 @@ def _of_postgres(error: BaseException | None, name: str, *, lost: bool) -> Store
         if lost or kind in ("OperationalError", "InterfaceError", "ConnectionTimeout"):
             return _of_connecting(str(error), name)
         return StoreFatalError(f"store {name}: {kind}; this is a fault in dray")
+    if state == _NO_CONNECTION:
+        return _without_connection(_NO_CONNECTION_LEFT[-1][1], name)
     if state in _POSTGRES_TRANSIENT:
         return StoreTransientError(f"store {name}: {_POSTGRES_TRANSIENT[state]} (SQLSTATE {state})")
     if state.startswith(_TRANSIENT_STATES):
@@ -146,10 +158,16 @@ def _of_postgres(error: BaseException | None, name: str, *, lost: bool) -> Store
 
 def _of_connecting(text: str, name: str) -> StoreError:
     """By what the server said, in words of dray's own: the server's name its user and host."""
-    for pattern, told in _BUSY:
+    for pattern, told in _NO_CONNECTION_LEFT:
         if re.search(pattern, text):
-            return StoreTransientError(f"store {name}: {told}")
+            return _without_connection(told, name)
+    if re.search(_NOT_UP[0], text):
+        return StoreTransientError(f"store {name}: {_NOT_UP[1]}")
     for pattern, told in _REFUSED:
         if re.search(pattern, text):
             return StoreRefusedError(f"store {name}: {told}")
     return StoreTransientError(f"store {name}: {LOST}")
+
+
+def _without_connection(told: str, name: str) -> NoConnectionError:
+    return NoConnectionError(f"store {name}: {told}, or close others")

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import psycopg
 import pytest
 
+from dray.cluster import reach
+from dray.cluster.reach import Needs
+from dray.errors import NoConnectionError
+from dray.failures.causes import STORE_PATIENCE
+from dray.shard import task
+from dray.shard.backoff import Backoff
+from dray.shard.work import ShardWork
 from dray.store import ConnectionLimit, open_store
 from tests.support.postgres import PostgresServer
+from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.integration
 
@@ -76,3 +85,42 @@ def test_other_jobs_of_dray_are_not_counted(postgres: PostgresServer, role: str)
     before, another = _limit(role), postgres.url(role.rsplit("/", 1)[1])
     with _connected(f"{role}?application_name=dray", 5), _connected(f"{another}?application_name=dray", 5):
         assert _limit(role) == before
+
+
+@pytest.fixture
+def full_role(postgres: PostgresServer, role: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The role has no connection left. Those who open a store do not wait long for one."""
+    for module in (reach, task):
+        monkeypatch.setattr(module, "open_store", partial(open_store, patience=0.3))
+    monkeypatch.setattr(reach, "PATIENCE", 0.3)
+    with postgres.connect() as connection:
+        connection.execute("ALTER ROLE limited CONNECTION LIMIT 2")
+    with _connected(role, 2):
+        yield role
+
+
+def test_a_refusal_names_the_limit_and_no_user(full_role: str) -> None:
+    with pytest.raises(NoConnectionError, match="the role has no connection left: raise its CON") as caught:
+        open_store(full_role, patience=0.3)
+    assert caught.value.exit_code == 2
+    assert "limited" not in str(caught.value)
+
+
+def test_a_shard_task_without_a_connection_ends_for_the_driver_to_start_it_again(
+    postgres: PostgresServer, full_role: str
+) -> None:
+    """After 30 minutes of that it paused the whole job, whose other tasks had connections."""
+    url = postgres.url(full_role.rsplit("/", 1)[1])
+    with open_store(url) as store:
+        lease = ready_job(store)
+        work = ShardWork(job=lease, shard=store.shards("job")[0], store_url=full_role)
+    backoff = Backoff(away_since=-STORE_PATIENCE)
+    ended = task.try_once(work, task.RayReplicas(), backoff, lambda line: None)
+    assert ended.how is task.Ended.NO_CONNECTION
+    assert "the role has no connection left" in ended.message
+    assert backoff.away_since is None
+
+
+def test_a_stable_node_that_finds_no_connection_reaches_the_store(full_role: str) -> None:
+    """The job was blocked, with the advice to give --store another address and password."""
+    assert reach._reached("host", Needs(store_url=full_role, requests=None)).store is None

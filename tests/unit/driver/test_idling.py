@@ -42,6 +42,13 @@ def test_the_reason_is_the_number_of_shards(states: list[ShardState], lanes: int
 def test_where_shards_wait_it_is_their_tasks() -> None:
     assert _why([HELD, OPEN, OPEN], lanes=3, bound="memory") == "memory"
     assert _why([HELD, OPEN, OPEN], lanes=3, bound="memory", no_place="no place") == "no place"
+    found = why_idle(
+        [OPEN_SHARD], whole=3, lanes=3, bound="memory", no_place=None, no_connection="no connection left"
+    )
+    assert found == "no connection left"
+
+
+OPEN_SHARD: Any = SimpleNamespace(state=OPEN)
 
 
 def _why(

@@ -71,6 +71,7 @@ LIMITS: Mapping[str, float] = {
     "a replica, for a sign of a shard task that feeds it": sessions.SILENCE_SECONDS,
     "the driver, for a shard task without a lease to end": shards.HUNG_SECONDS,
     "the driver, for a shard task to take a free place": shards.UNCLAIMED_SECONDS,
+    "a job, for a store with a connection left": STORE_PATIENCE,
     "a job that stops, for shard tasks without a lease": shards.ENDING_SECONDS,
     "a run that was cancelled in Prefect, for its shards": stopping.STOP_SECONDS,
     "the same, for a store that is away": stopping.STOP_SECONDS,

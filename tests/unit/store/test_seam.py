@@ -146,7 +146,10 @@ def test_a_server_that_refuses_a_connection_says_why(text: str, says: str) -> No
     ("text", "says"),
     [
         ("FATAL:  sorry, too many clients already", "max_connections"),
-        ('FATAL:  too many connections for role "canary"', "max_connections"),
+        ('FATAL:  too many connections for role "canary"', "the role has no connection left: raise its CONN"),
+        ('FATAL:  too many connections for database "canary"', "the database has no connection left"),
+        ("FATAL:  no more connections allowed (max_client_conn)", "(max_client_conn)"),  # PgBouncer
+        ("FATAL:  client connections exceeded (max_db_client_connections)", "the pooler takes no more"),
         (
             "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
             "max_connections",
