@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from dray.engine.vllm_adapter.arguments import engine_arguments
-from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions, parser_options
+from dray.engine.vllm_adapter.kinds.serving_options import (
+    TemplateOptions,
+    parser_options,
+    refuse_unread_calls,
+)
+from dray.errors import RequestRefused
 from tests.support.engines import generation_spec
 
 pytestmark = pytest.mark.integration
@@ -92,11 +97,61 @@ def test_a_parser_of_tool_calls_is_enough_for_them(lively_model: Path) -> None:
         assert options["enable_auto_tools"] is enabled
 
 
-def test_a_model_that_vllm_knows_has_its_parser(lively_model: Path, tmp_path: Path) -> None:
-    """gpt-oss answers in Harmony's format: `vllm serve` reads it without being told."""
+@pytest.fixture
+def gpt_oss(lively_model: Path, tmp_path: Path) -> Path:
+    """The configuration of a small gpt-oss, without weights."""
     folder = tmp_path / "gpt-oss"
     shutil.copytree(lively_model, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
     (folder / "config.json").write_text(json.dumps(GPT_OSS))
-    config = config_of(folder, load_format="dummy")
-    assert parser_options(generation_spec(folder), config)["reasoning_parser"] == "openai_gptoss"
-    assert parser_options(generation_spec(lively_model), config_of(lively_model))["reasoning_parser"] == ""
+    return folder
+
+
+def test_a_model_that_vllm_knows_has_its_parsers(lively_model: Path, gpt_oss: Path) -> None:
+    """gpt-oss answers in Harmony's format: `vllm serve` reads its reasoning without being told.
+
+    It loses calls of tools where it is not told of their parser, for which there is but one.
+    """
+    from vllm.parser import ParserManager
+
+    config = config_of(gpt_oss, load_format="dummy", tool_call_parser=None)
+    options = parser_options(generation_spec(gpt_oss, tool_call_parser=None), config)
+    assert options == {
+        "tool_parser": "openai",
+        "reasoning_parser": "openai_gptoss",
+        "enable_auto_tools": True,
+    }
+    parser = ParserManager.get_parser("openai", "openai_gptoss", enable_auto_tools=True, is_harmony=True)
+    assert parser.tool_parser_cls is not None
+    off = generation_spec(gpt_oss, tool_call_parser=None, enable_auto_tool_choice=False)
+    assert not parser_options(off, config)["enable_auto_tools"]
+    plain = parser_options(generation_spec(lively_model, tool_call_parser=None), config_of(lively_model))
+    assert plain == {"tool_parser": None, "reasoning_parser": "", "enable_auto_tools": False}
+
+
+@pytest.mark.parametrize(
+    ("tool_parser", "auto", "named"),
+    [
+        (None, False, "tool_call_parser"),
+        (None, True, "tool_call_parser"),
+        ("hermes", False, "enable_auto_tool_choice"),
+        ("hermes", True, None),
+    ],
+)
+def test_calls_that_no_parser_would_read_refuse_their_row(
+    tool_parser: str | None, auto: bool, named: str | None
+) -> None:
+    """vLLM answers such rows of gpt-oss and of Mistral's tokenizers, and loses their calls."""
+    options = {"tool_parser": tool_parser, "enable_auto_tools": auto}
+    function = {"type": "function", "function": {"name": "f"}}
+    for choice in ({}, {"tool_choice": None}, {"tool_choice": "required"}, {"tool_choice": function}):
+        body = {"messages": [], "tools": [function], **choice}
+        if named is None:
+            refuse_unread_calls(body, options)
+            continue
+        with pytest.raises(RequestRefused, match=named) as refused:
+            refuse_unread_calls(body, options)
+        assert (refused.value.code, refused.value.param) == ("invalid_request", "tools")
+        refuse_unread_calls({**body, "tool_choice": "none"}, options)  # tools for the template alone
+    strange: tuple[Any, ...] = (None, [], 5)
+    for tools in strange:  # vLLM's to judge
+        refuse_unread_calls({"messages": [], "tools": tools}, options)

@@ -516,6 +516,19 @@ def test_chats_of_gpt_oss_hold_no_long_run(generation: Runner, monkeypatch: pyte
     assert generation.one(completion(prompt=long)).error_code == "context_length_exceeded"
 
 
+def test_chats_whose_calls_no_parser_reads_are_refused(
+    generation: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some models would be shown the tools, and their calls would be lost."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    monkeypatch.setitem(generation.engine._serve._tools, "tool_parser", None)
+    refused, shown, plain = generation.run(
+        [chat(tools=[tool]), chat(tools=[tool], tool_choice="none"), chat()]
+    )
+    assert (refused.error_code, shown.error_code, plain.error_code) == ("invalid_request", None, None)
+    assert "give the engine argument tool_call_parser" in (refused.error_message or "")
+
+
 def test_logprobs_that_vllm_would_get_wrong_are_refused(
     generation: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,12 @@ from dray.engine.vllm_adapter.fields import (
 )
 from dray.engine.vllm_adapter.kinds.response import Responses, dumped_response
 from dray.engine.vllm_adapter.kinds.response_overflow import ResponseFitter
-from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions, is_harmony, parser_options
+from dray.engine.vllm_adapter.kinds.serving_options import (
+    TemplateOptions,
+    is_harmony,
+    parser_options,
+    refuse_unread_calls,
+)
 from dray.engine.vllm_adapter.long_runs import refuse_long_runs
 from dray.engine.vllm_adapter.media.images import media_of
 from dray.engine.vllm_adapter.media.rendering import RenderThreads, files_in
@@ -184,7 +189,7 @@ class GenerationServing:
         self._chat.system_fingerprint = self._completion.system_fingerprint = f"vllm-{__version__}"
         # vLLM takes an adapter of the name "text" for that of all texts, and gives it to rows without any.
         self._chat._get_active_default_mm_loras = lambda request: None
-        self._style = client.vllm_config.structured_outputs_config
+        self._style, self._tools = client.vllm_config.structured_outputs_config, tools
         self._is_harmony = is_harmony(client.model_config)
         self._fitter = Fitter(spec.overflow, renderer, client.model_config)
         response_fitter = ResponseFitter(spec.overflow, renderer, client.model_config)
@@ -210,17 +215,8 @@ class GenerationServing:
 
     async def start(self, request: Request) -> Any:
         """Read the body and hand it to vLLM's serving class."""
-        # What an input may hold, the class for responses judges; other kinds have none.
-        asked = {name: value for name, value in request.body.items() if name != "input"}
-        refuse_unusable(asked, self._only_name, self._adapters, media=self._media)
-        refuse_other_engines(request, GENERATION)
-        refuse_other_style(request.body, self._style)
-        if self._is_harmony and request.url == Kind.CHAT.url:  # its completions take another tokenizer
-            refuse_long_runs(request.body)
+        self._refuse_unusable(request)
         files = files_in(request) if self._media else ()
-        for held in media_in(request.url, request.body) if self._lacking else ():
-            if lacking := self._lacking.get(held.medium):
-                raise RequestRefused("unsupported_content", told_of(held.medium, lacking), param="messages")
         if self._threads is not None and files:
             read = partial(self._read_with_files, request)
             body, overflow, rendered = await self._threads.run(files, read)
@@ -234,6 +230,24 @@ class GenerationServing:
         if isinstance(answer, ErrorResponse):
             raise refusal_of_response(answer, request.body)
         return answer, overflow
+
+    def _refuse_unusable(self, request: Request) -> None:
+        """Refuse what vLLM would take and not honour, or what this node cannot read."""
+        # What an input may hold, the class for responses judges; other kinds have none.
+        asked = {name: value for name, value in request.body.items() if name != "input"}
+        refuse_unusable(asked, self._only_name, self._adapters, media=self._media)
+        refuse_other_engines(request, GENERATION)
+        refuse_other_style(request.body, self._style)
+        if request.url == Kind.CHAT.url:
+            self._refuse_chat(request.body)
+        for held in media_in(request.url, request.body) if self._lacking else ():
+            if lacking := self._lacking.get(held.medium):
+                raise RequestRefused("unsupported_content", told_of(held.medium, lacking), param="messages")
+
+    def _refuse_chat(self, body: dict[str, Any]) -> None:
+        refuse_unread_calls(body, self._tools)
+        if self._is_harmony:  # its completions take another tokenizer
+            refuse_long_runs(body)
 
     async def _read(self, request: Request, fitter: Fitter) -> tuple[Any, Overflow | None]:
         """The body in vLLM's class, made to fit; and what was done to it for that."""
