@@ -116,6 +116,30 @@ def test_tools(generation: Runner) -> None:
         jsonschema.validate(json.loads(call["function"]["arguments"]), TOOL["function"]["parameters"])
 
 
+def test_a_null_choice_of_tools_is_one_that_is_left_out(
+    generation: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pandas writes it where a row has none. vLLM would take the call out of the text, and drop it."""
+    from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
+
+    read = Hermes2ProToolParser.extract_tool_calls
+
+    def extract(self: Any, text: str, request: Any) -> Any:
+        call = {"name": "refund", "arguments": {"text": text}}
+        return read(self, f"<tool_call>{json.dumps(call)}</tool_call>", request)
+
+    monkeypatch.setattr(Hermes2ProToolParser, "extract_tool_calls", extract)
+    bodies = [chat("hi", max_tokens=8, tools=[TOOL], **choice) for choice in ({}, {"tool_choice": None})]
+    messages = [message(generation.one(body)) for body in bodies]
+    assert messages[0] == messages[1]
+    assert messages[0]["tool_calls"][0]["function"]["name"] == "refund"
+    bare = [
+        message(generation.one(chat("hi", max_tokens=8, **choice))) for choice in ({}, {"tool_choice": None})
+    ]
+    assert bare[0] == bare[1]
+    assert bare[0]["content"]
+
+
 def test_a_bound_may_be_any_float(generation: Runner) -> None:
     """As generators of schemas write them for numbers without one."""
     number = {"type": "number", "minimum": -sys.float_info.max, "maximum": 1e20}

@@ -42,6 +42,7 @@ from dray.engine.vllm_adapter.kinds.serving_options import (
     is_harmony,
     parser_options,
     refuse_unread_calls,
+    without_null_choice,
 )
 from dray.engine.vllm_adapter.long_runs import refuse_long_runs
 from dray.engine.vllm_adapter.media.images import media_of
@@ -252,7 +253,7 @@ class GenerationServing:
     async def _read(self, request: Request, fitter: Fitter) -> tuple[Any, Overflow | None]:
         """The body in vLLM's class, made to fit; and what was done to it for that."""
         served = self._served[request.url]
-        given, overflow = await fitter.fit(request.url, request.body)
+        given, overflow = await fitter.fit(request.url, without_null_choice(request.body))
         body = served.read(given)
         settle(body, request.body, self.model_name, self._adapters)
         if request.body.get("request_id") is None:

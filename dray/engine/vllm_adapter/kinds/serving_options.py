@@ -76,3 +76,10 @@ def refuse_unread_calls(body: dict[str, Any], options: dict[str, Any]) -> None:
         return
     told += ', or set `tool_choice` to "none" in rows whose tools are for the prompt alone'
     raise RequestRefused("invalid_request", told, param="tools")
+
+
+def without_null_choice(body: dict[str, Any]) -> dict[str, Any]:
+    """Without a ``tool_choice`` of null: to vLLM it is neither "auto" nor "none", and calls are lost."""
+    if body.get("tool_choice", "none") is not None:
+        return body
+    return {name: value for name, value in body.items() if name != "tool_choice"}
