@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from dray.engine.declared import fields_of_class
-from dray.errors import ConfigError
+from dray.errors import ConfigError, RequestRefused
 from dray.kinds import all_kinds
 from dray.requests.sameness import WITHOUT_EFFECT
 
@@ -24,6 +24,24 @@ OPENAI_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "web_search_options": (None,),
 }
 """Fields of OpenAI's that would change an answer: taken with the values that leave it as it is."""
+
+HARMONY = "gpt_oss"
+"""The ``model_type`` of models whose prompts vLLM writes in OpenAI's Harmony format."""
+
+_OF_TEMPLATES: dict[str, Any] = {
+    "add_generation_prompt": True,
+    "chat_template_kwargs": {},
+    "continue_final_message": False,
+    "documents": [],
+}
+_UNREAD_BY_HARMONY: dict[str, Any] = {
+    **_OF_TEMPLATES,
+    "add_special_tokens": False,
+    "echo": False,
+    "return_prompt_text": False,
+    "truncate_prompt_tokens": None,
+}
+"""Fields of chats that vLLM does not look at there, each with the value that, like null, asks nothing."""
 
 _PROTOCOL = "vllm.entrypoints.openai"
 _CLASSES = (
@@ -55,3 +73,48 @@ def refuse_unknown_fields(names: Iterable[str]) -> None:
             f"--param {name[:64]}: no request has such a field, so each row would be an error row "
             f"(unknown_field){hint}"
         )
+
+
+def refuse_unread_by_harmony(body: Mapping[str, Any]) -> None:
+    """Refuse a chat for gpt-oss that asks what vLLM would not look at.
+
+    Raises:
+        RequestRefused: names the field.
+    """
+    name = _unread(body, _UNREAD_BY_HARMONY)
+    if name is not None:
+        told = f"`{name}` cannot be honoured: {_why(name)}"
+        raise RequestRefused("unsupported_field", told, param=name)
+
+
+def refuse_param_unread_by_harmony(fields: Mapping[str, Any]) -> None:
+    """The same of a job's ``fields`` for all rows: those that only chats have.
+
+    Raises:
+        ConfigError: names the field.
+    """
+    name = _unread(fields, _OF_TEMPLATES)
+    if name is not None:
+        raise ConfigError(f"--param {name}: {_why(name)}")
+
+
+def refuse_template_for_harmony(arguments: Mapping[str, Any]) -> None:
+    """Refuse a chat template for gpt-oss.
+
+    Raises:
+        ConfigError: names the engine argument.
+    """
+    for name in ("chat_template", "chat_template_content_format"):
+        if arguments.get(name) not in (None, "auto"):
+            raise ConfigError(f"engine argument {name}: {_why(name)}")
+
+
+def _unread(given: Mapping[str, Any], idle: Mapping[str, Any]) -> str | None:
+    return next((name for name in idle if given.get(name) not in (None, idle[name])), None)
+
+
+def _why(name: str) -> str:
+    hint = "; `reasoning_effort` is a field of its own" if name == "chat_template_kwargs" else ""
+    return (
+        f"vLLM writes the prompts of gpt-oss without a chat template, and would ignore it; leave it out{hint}"
+    )

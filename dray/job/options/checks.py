@@ -5,12 +5,13 @@ from __future__ import annotations
 from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.adapters import adapters_of, rank_for
 from dray.engine.argument_policy import refuse_spread, refuse_traces, refuse_unsafe
+from dray.engine.body_fields import HARMONY, refuse_param_unread_by_harmony
 from dray.engine.chat_template import with_template_text
 from dray.engine.decoders import refuse_without_libraries
 from dray.engine.ranks import refuse_on_this_machine
 from dray.engine.weight_formats import formats_of, refuse_left_out
 from dray.errors import ConfigError
-from dray.job.options.model_files import checked_weights, context_of, refuse_misfit
+from dray.job.options.model_files import checked_weights, context_of, family_of, refuse_misfit
 from dray.job.options.settings import JobSettings
 from dray.kinds import LENGTH_FIELDS
 from dray.requests.media.medium import MEDIA, MediaRoot, Medium
@@ -82,6 +83,8 @@ def check_weights(settings: JobSettings) -> Manifest | None:
         formats_of(settings.model, settings.engine_arguments)
     else:
         refuse_left_out(weights, settings.engine_arguments)
+    if family_of(settings.model) == HARMONY and "hf_overrides" not in settings.engine_arguments:
+        refuse_param_unread_by_harmony(settings.defaults.sampling)
     _refuse_long_answers(settings)
     return weights
 

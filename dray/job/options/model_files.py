@@ -157,6 +157,14 @@ def context_of(model: str, arguments: Mapping[str, Any]) -> int | None:
     return None if own is None else int(own[0])
 
 
+def family_of(model: str) -> str | None:
+    """The ``model_type`` of a local folder's model; None where it is elsewhere, or says none."""
+    file = Path(model) / "config.json"
+    config = json.loads(file.read_bytes()) if file.is_file() else None
+    found = config.get("model_type") if isinstance(config, dict) else None
+    return found if isinstance(found, str) else None
+
+
 def _refuse_longer(config: Any, arguments: Mapping[str, Any]) -> None:
     wanted, own = arguments.get("max_model_len"), _own_length(config, arguments)
     if own is None or not isinstance(wanted, int) or os.environ.get(_LONGER_ALLOWED) or wanted <= own[0]:

@@ -15,7 +15,7 @@ from dray.engine.vllm_adapter.kinds.serving_options import (
     parser_options,
     refuse_unread_calls,
 )
-from dray.errors import RequestRefused
+from dray.errors import ConfigError, RequestRefused
 from tests.support.engines import generation_spec
 
 pytestmark = pytest.mark.integration
@@ -126,6 +126,18 @@ def test_a_model_that_vllm_knows_has_its_parsers(lively_model: Path, gpt_oss: Pa
     assert not parser_options(off, config)["enable_auto_tools"]
     plain = parser_options(generation_spec(lively_model, tool_call_parser=None), config_of(lively_model))
     assert plain == {"tool_parser": None, "reasoning_parser": "", "enable_auto_tools": False}
+
+
+def test_gpt_oss_takes_no_chat_template(gpt_oss: Path) -> None:
+    """vLLM would not read it."""
+    from dray.engine.vllm_adapter.kinds.serving import GenerationServing
+
+    config = config_of(gpt_oss, load_format="dummy", tool_call_parser=None)
+    given = {"chat_template": "{{ messages }}", "tool_call_parser": None}
+    with pytest.raises(
+        ConfigError, match="engine argument chat_template: vLLM writes the prompts of gpt-oss"
+    ):
+        GenerationServing.check(generation_spec(gpt_oss, **given), config)
 
 
 @pytest.mark.parametrize(

@@ -516,6 +516,30 @@ def test_chats_of_gpt_oss_hold_no_long_run(generation: Runner, monkeypatch: pyte
     assert generation.one(completion(prompt=long)).error_code == "context_length_exceeded"
 
 
+@pytest.mark.parametrize(
+    ("field", "unread", "idle"),
+    [
+        ("chat_template_kwargs", {"reasoning_effort": "low"}, {}),
+        ("continue_final_message", True, False),
+        ("add_generation_prompt", False, True),
+        ("documents", [{"title": "a", "text": "b"}], None),
+        ("truncate_prompt_tokens", 2, None),
+        ("echo", True, False),
+        ("return_prompt_text", True, None),
+        ("add_special_tokens", True, False),
+    ],
+)
+def test_chats_of_gpt_oss_ask_nothing_that_vllm_would_not_read(
+    generation: Runner, monkeypatch: pytest.MonkeyPatch, field: str, unread: Any, idle: Any
+) -> None:
+    monkeypatch.setattr(generation.engine._serve, "_is_harmony", True)
+    refused, answered = generation.run([chat(**{field: unread}), chat(**{field: idle})])
+    assert (refused.error_code, answered.error_code) == ("unsupported_field", None)
+    assert f"`{field}` cannot be honoured: vLLM writes the prompts of gpt-oss" in (
+        refused.error_message or ""
+    )
+
+
 def test_chats_whose_calls_no_parser_reads_are_refused(
     generation: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,47 @@ def test_answers_longer_than_the_context(
         check_weights(settings)
 
 
+@pytest.mark.parametrize(
+    ("family", "sampling", "arguments", "refused"),
+    [
+        (
+            "gpt_oss",
+            {"chat_template_kwargs": {"reasoning_effort": "low"}},
+            {},
+            "`reasoning_effort` is a field",
+        ),
+        ("gpt_oss", {"continue_final_message": True}, {}, "--param continue_final_message"),
+        (
+            "gpt_oss",
+            {"chat_template_kwargs": {}, "echo": True},
+            {"chat_template_content_format": "auto"},
+            None,
+        ),
+        ("gpt_oss", {"chat_template_kwargs": {"a": 1}}, {"hf_overrides": {"model_type": "qwen3"}}, None),
+        ("qwen3", {"chat_template_kwargs": {"enable_thinking": False}}, {}, None),
+    ],
+)
+def test_what_gpt_oss_would_not_read_is_refused_for_all_rows(
+    family: str,
+    sampling: dict[str, Any],
+    arguments: dict[str, Any],
+    refused: str | None,
+    tmp_path: Path,
+    make_settings: Callable[..., JobSettings],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fields of chats; what completions have too is refused row by row."""
+    monkeypatch.setattr(checks, "checked_weights", lambda *_, **__: None)
+    model = _model(tmp_path, model_type=family)
+    defaults = RowDefaults(sampling=sampling)
+    settings = _settings(model, make_settings, defaults=defaults, engine_arguments=arguments)
+    if refused is None:
+        check_weights(settings)
+        return
+    with pytest.raises(ConfigError, match=refused):
+        check_weights(settings)
+
+
 def test_mistrals_format_is_refused_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

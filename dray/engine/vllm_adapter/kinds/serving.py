@@ -25,6 +25,7 @@ from vllm.parser import ParserManager
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.tokenizers import cached_tokenizer_from_config
 
+from dray.engine.body_fields import refuse_template_for_harmony, refuse_unread_by_harmony
 from dray.engine.decoders import missing_libraries, refuse_without_libraries, told_of
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
@@ -142,6 +143,8 @@ class GenerationServing:
         TemplateOptions.of(spec)
         tools = parser_options(spec, config)
         model = config.model_config
+        if is_harmony(model):
+            refuse_template_for_harmony(spec.arguments)
         if model.registry.is_transcription_only_model(model.architectures, model):
             raise ConfigError(
                 f"this model turns sound into text ({', '.join(model.architectures)}), and nothing else: it "
@@ -248,6 +251,7 @@ class GenerationServing:
     def _refuse_chat(self, body: dict[str, Any]) -> None:
         refuse_unread_calls(body, self._tools)
         if self._is_harmony:  # its completions take another tokenizer
+            refuse_unread_by_harmony(body)
             refuse_long_runs(body)
 
     async def _read(self, request: Request, fitter: Fitter) -> tuple[Any, Overflow | None]:

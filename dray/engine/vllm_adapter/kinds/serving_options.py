@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dray.engine.body_fields import HARMONY
 from dray.engine.chat_template import ARGUMENT, template_text
 from dray.engine.protocol import EngineSpec
 from dray.errors import RequestRefused
@@ -35,7 +36,7 @@ class TemplateOptions:
 
 def is_harmony(model_config: Any) -> bool:
     """Whether the model speaks OpenAI's Harmony format, which has a tokenizer of its own: gpt-oss does."""
-    return bool(model_config.hf_config.model_type == "gpt_oss")
+    return bool(model_config.hf_config.model_type == HARMONY)
 
 
 def parser_options(spec: EngineSpec, config: Any) -> dict[str, Any]:
