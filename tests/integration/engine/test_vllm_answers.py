@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dray.kinds import Kind
 from dray.requests.model import Outcome
 from tests.support.engines import NAME, Runner, answer_of
 from tests.support.tiny_model import sentence
@@ -242,6 +243,20 @@ def test_templates_get_the_day_of_the_job(generation: Runner) -> None:
     answers = generation.run([asked, asked | {"max_tokens": 1}])
     expected = "03 Feb 2001 00:00:00 <|user|>help<|end|><|assistant|>"
     assert [answer_of(answer)["prompt_text"] for answer in answers] == [expected] * 2
+
+
+def test_names_that_the_template_does_not_read_are_refused(generation: Runner, embedding: Runner) -> None:
+    """vLLM would drop them, and render the prompt as if the row had none."""
+    known, unknown = ({"chat_template_kwargs": {name: "please"}} for name in ("mood", "moood"))
+    asked = {"messages": [{"role": "user", "content": "help"}]}
+    for runner, body, kind in (
+        (generation, chat("help"), Kind.CHAT),
+        (generation, {"input": "help", "max_output_tokens": 4}, Kind.RESPONSE),
+        (embedding, asked, Kind.EMBEDDING),
+    ):
+        answered, refused = runner.run([body | known, body | unknown], kind)
+        assert (answered.error_code, refused.error_code) == (None, "unknown_field")
+        assert "`chat_template_kwargs.moood`" in (refused.error_message or "")
 
 
 def test_usage_and_timings(generation: Runner) -> None:

@@ -167,3 +167,42 @@ def test_calls_that_no_parser_would_read_refuse_their_row(
     strange: tuple[Any, ...] = (None, [], 5)
     for tools in strange:  # vLLM's to judge
         refuse_unread_calls({"messages": [], "tools": tools}, options)
+
+
+@pytest.mark.parametrize(
+    ("parsers", "read", "unread"),
+    [
+        ({}, ["mood", "tools", "add_generation_prompt"], ["thinking", "enable_thinking", "moood"]),
+        ({"reasoning_parser_name": "qwen3"}, ["mood", "enable_thinking"], ["thinking"]),
+        ({"reasoning_parser_name": "deepseek_v3"}, ["thinking", "enable_thinking"], ["think"]),
+        ({"reasoning_parser_name": "nemotron_v3"}, ["force_nonempty_content"], ["thinking"]),
+        ({"tool_parser_name": "hermes", "enable_auto_tools": True}, ["mood"], ["thinking"]),
+    ],
+)
+def test_names_that_vllm_would_drop_are_refused_and_no_others(
+    thinker: Path, parsers: dict[str, Any], read: list[str], unread: list[str]
+) -> None:
+    """Neither the template reads them nor a parser, which gets all names of a row."""
+    from vllm.parser import ParserManager
+    from vllm.renderers.hf import HfRenderer
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    from dray.engine.vllm_adapter.template_names import TemplateNames
+
+    renderer = HfRenderer.__new__(HfRenderer)
+    renderer.model_config = config_of(thinker).model_config
+    renderer.tokenizer = cached_tokenizer_from_config(renderer.model_config)
+    names = TemplateNames(renderer, None, ParserManager.get_parser(**parsers))
+    both: tuple[list[Any], ...] = ([], [{"type": "function"}])
+    for tools in both:
+        for name in read:
+            names.refuse_unread({"chat_template_kwargs": {name: False}, "tools": tools})
+        for name in unread:
+            with pytest.raises(RequestRefused, match=rf"`chat_template_kwargs\.{name}`") as refused:
+                names.refuse_unread({"chat_template_kwargs": {"mood": "x", name: False}, "tools": tools})
+            assert refused.value.code == "unknown_field"
+    other = TemplateNames(renderer, "{{ thinking }}{{ messages }}")
+    other.refuse_unread({"chat_template_kwargs": {"thinking": False}})
+    for given in (None, {}, 5, {"tokenize": True}):  # vLLM's to judge
+        other.refuse_unread({"chat_template_kwargs": given})
+    TemplateNames(object(), None).refuse_unread({"chat_template_kwargs": {"any": 1}})  # not of a template

@@ -22,6 +22,7 @@ from dray.engine.vllm_adapter.media.decoded import begin_row
 from dray.engine.vllm_adapter.media.images import media_of
 from dray.engine.vllm_adapter.media.rendering import RenderThreads
 from dray.engine.vllm_adapter.overflow import SpecialKept
+from dray.engine.vllm_adapter.template_names import TemplateNames
 from dray.errors import RequestRefused
 from dray.kinds import EngineKind
 from dray.requests.media.medium import IMAGES
@@ -68,6 +69,7 @@ class PoolingServing(ABC):
         self._serving = self._of_vllm(
             client, models, ChatTemplateConfig(template.text, template.content_format)
         )
+        self._names = TemplateNames(client.renderer, template.text)
         self._threads = self._render_threads()
 
     def _render_threads(self) -> RenderThreads | None:
@@ -95,6 +97,8 @@ class PoolingServing(ABC):
         """Read the body and start on it."""
         refuse_other_engines(request, self.engine)
         refuse_unusable(request.body, self._only_name, self._adapters, media=self._media)
+        if "messages" in request.body:  # pairs have templates of their own
+            self._names.refuse_unread(request.body)
         body = self._read(request)
         settle(body, request.body, self.model_name, self._adapters)
         if "request_id" not in request.body:

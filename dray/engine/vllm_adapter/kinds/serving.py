@@ -51,6 +51,7 @@ from dray.engine.vllm_adapter.media.rendering import RenderThreads, files_in
 from dray.engine.vllm_adapter.media.sounds import read_files_alone
 from dray.engine.vllm_adapter.media.videos import read_videos_alone, refuse_other_decoders
 from dray.engine.vllm_adapter.overflow import Fitter
+from dray.engine.vllm_adapter.template_names import TemplateNames
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import GENERATION, Kind
 from dray.requests.media.medium import MEDIA, SOUNDS, VIDEOS, Medium
@@ -195,6 +196,7 @@ class GenerationServing:
         self._chat._get_active_default_mm_loras = lambda request: None
         self._style, self._tools = client.vllm_config.structured_outputs_config, tools
         self._is_harmony = is_harmony(client.model_config)
+        self._names = TemplateNames(client.renderer, template.text, renderer.parser)
         self._fitter = Fitter(spec.overflow, renderer, client.model_config)
         response_fitter = ResponseFitter(spec.overflow, renderer, client.model_config)
         self._fitters = {Kind.RESPONSE.url: response_fitter}
@@ -244,6 +246,8 @@ class GenerationServing:
         refuse_other_style(request.body, self._style)
         if request.url == Kind.CHAT.url:
             self._refuse_chat(request.body)
+        if request.url != Kind.COMPLETION.url:
+            self._names.refuse_unread(request.body)
         for held in media_in(request.url, request.body) if self._lacking else ():
             if lacking := self._lacking.get(held.medium):
                 raise RequestRefused("unsupported_content", told_of(held.medium, lacking), param="messages")
