@@ -363,14 +363,15 @@ def test_what_cannot_be_honoured_is_refused_with_its_code(tickets: Runner) -> No
 def test_engines_that_cannot_honour_a_row_refuse_it(tickets: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     responses = tickets.engine._serve._served[Kind.RESPONSE.url].read.__self__
     forced = [body_of(name) for name in ("tools", "named", "required")]
-    with monkeypatch.context() as patch:
-        patch.setattr(responses, "_auto_tools", False)
-        codes = [one.error_code for one in tickets.run([*forced, body_of("turns")], Kind.RESPONSE)]
-        assert codes == ["invalid_request", None, None, None]
-        patch.setattr(responses, "_parses_tools", False)
-        outcomes = tickets.run([*forced, body_of("turns")], Kind.RESPONSE)
-        assert [one.error_code for one in outcomes] == [*["invalid_request"] * 3, None]
-        assert all("tool_call_parser" in (one.error_message or "") for one in outcomes[:3])
+    for option, value, named in (
+        ("enable_auto_tools", False, "enable_auto_tool_choice=false"),  # vLLM has no parser then
+        ("tool_parser", None, "tool_call_parser"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(responses, "_tools", {**responses._tools, option: value})
+            outcomes = tickets.run([*forced, body_of("turns")], Kind.RESPONSE)
+            assert [one.error_code for one in outcomes] == [*["invalid_request"] * 3, None]
+            assert all(named in (one.error_message or "") for one in outcomes[:3])
     monkeypatch.setattr(responses, "_is_harmony", True)
     assert tickets.one(body_of("text"), Kind.RESPONSE).error_code == "unsupported"
 

@@ -16,7 +16,7 @@ from vllm.renderers.online_renderer import OnlineRenderer
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.fields import refuse_names
 from dray.engine.vllm_adapter.kinds.response_lists import first_bad, read_in_turn, refuse_items
-from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions, is_harmony
+from dray.engine.vllm_adapter.kinds.serving_options import TemplateOptions, is_harmony, refuse_unread_calls
 from dray.errors import RequestRefused
 from dray.requests.model import Request
 from dray.requests.row_ids import call_id
@@ -48,8 +48,7 @@ class Responses:
         options: dict[str, Any],
     ) -> None:
         self._is_harmony = is_harmony(client.model_config)
-        self._parses_tools = options["tool_parser"] is not None
-        self._auto_tools = options["enable_auto_tools"]
+        self._tools = options
         serving = OpenAIServingResponses(
             client,
             models,
@@ -99,23 +98,8 @@ class Responses:
             if isinstance(reasoning, dict) and reasoning.get(name) not in _SUMMARIES:
                 told = f"`reasoning.{name}` cannot be honoured: models here make no summaries; leave it out"
                 raise _unsupported(f"reasoning.{name}", told)
-        self._refuse_tools(body.get("tools"), body.get("tool_choice") or "auto")
-
-    def _refuse_tools(self, tools: Any, choice: Any) -> None:
-        if not isinstance(tools, list) or not tools:
-            return
-        for tool in tools:
-            sort = tool.get("type") if isinstance(tool, dict) else None
-            if isinstance(sort, str) and sort not in _TOOLS:
-                told = f"the tool {sort[:64]!r} needs a server beside the model; dray takes functions alone"
-                raise _unsupported("tools", told)
-        sort = choice.get("type") if isinstance(choice, dict) else None
-        if isinstance(sort, str) and sort not in _TOOLS:
-            told = f"`tool_choice` of the type {sort[:64]!r} cannot be honoured"
-            raise _unsupported("tool_choice", told)
-        if choice != "none" and not (self._auto_tools if choice == "auto" else self._parses_tools):
-            told = "no parser reads tool calls here: give the engine argument tool_call_parser"
-            raise RequestRefused("invalid_request", told, param="tools")
+        _refuse_other_tools(body)
+        refuse_unread_calls(body, self._tools)
 
 
 def dumped_response(request: Request, answer: Any) -> bytes:
@@ -129,6 +113,21 @@ def dumped_response(request: Request, answer: Any) -> bytes:
     details.cached_tokens = details.cache_write_tokens = 0
     dumped: bytes = answer.__pydantic_serializer__.to_json(answer, by_alias=True)
     return dumped
+
+
+def _refuse_other_tools(body: dict[str, Any]) -> None:
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    if not isinstance(tools, list) or not tools:
+        return
+    for tool in tools:
+        sort = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(sort, str) and sort not in _TOOLS:
+            told = f"the tool {sort[:64]!r} needs a server beside the model; dray takes functions alone"
+            raise _unsupported("tools", told)
+    sort = choice.get("type") if isinstance(choice, dict) else None
+    if isinstance(sort, str) and sort not in _TOOLS:
+        told = f"`tool_choice` of the type {sort[:64]!r} cannot be honoured"
+        raise _unsupported("tool_choice", told)
 
 
 def _refuse_logprobs(body: dict[str, Any]) -> None:
