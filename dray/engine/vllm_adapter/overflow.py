@@ -146,7 +146,8 @@ class Fitter:
     def _cut_prompts(
         self, body: Body, prompts: Sequence[list[int]], room: int, side: Side
     ) -> tuple[Body, Overflow | None]:
-        if body.get("echo"):  # tokens have no text to repeat
+        # Tokens have no text to repeat, or to put before a suffix.
+        if body.get("echo") or body.get("suffix") is not None:
             return body, None
         special = set(self._renderer.renderer.tokenizer.all_special_ids)
         cut = [_cut_tokens(prompt, room, side, special) for prompt in prompts]

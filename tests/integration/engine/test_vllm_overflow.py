@@ -165,6 +165,16 @@ def test_the_special_token_of_a_long_embedding_input_stays(
     )
 
 
+def test_a_prompt_with_a_suffix_is_not_cut(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM puts text before a suffix, and cannot put tokens there."""
+    runner = policy("cut-tail")
+    renderer = runner.engine._client.renderer
+    monkeypatch.setattr(renderer, "render_completion_suffix", lambda prompt, suffix: f"{suffix} {prompt}")
+    body = {"model": NAME, "max_tokens": 3, "temperature": 0, "suffix": "late"}
+    outcomes = runner.run([body | {"prompt": prompt} for prompt in ("order", words(WORDS))])
+    assert [one.error_code for one in outcomes] == [None, "context_length_exceeded"]
+
+
 def test_ids_of_real_answers_are_those_of_their_rows(generation: Runner, embedding: Runner) -> None:
     """What a row that follows another gets is what an engine would have given it."""
     tool = {
