@@ -282,7 +282,8 @@ def _answer(
         "total_tokens": prompt_tokens + tokens,
         "completion_tokens": tokens,
     }
-    answer = kind.simulated(body, text, digest)
+    asked = {name: whole(value) for name, value in body.items() if value is not None}
+    answer = kind.simulated(asked, text, digest)
     response = {
         "id": f"sim-{request.index}",
         "object": answer.pop("object"),

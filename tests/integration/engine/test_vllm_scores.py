@@ -153,6 +153,23 @@ def test_a_ranking_is_of_the_same_scores(scoring: Runner) -> None:
     assert answer_of(whole)["model"] == NAME
 
 
+def test_numbers_may_be_as_pandas_writes_them(scoring: Runner) -> None:
+    """Floats for the whole numbers of a column with a gap, and null in the gap."""
+    body: dict[str, Any] = {"query": "please help", "documents": [document for _, document in _pairs(4)]}
+    lengths = ("max_tokens_per_query", "max_tokens_per_doc")
+    numbers: list[dict[str, Any]] = [{"top_n": 2, **dict.fromkeys(lengths, 6)}, {}]
+    written: list[dict[str, Any]] = [
+        {"top_n": 2.0, **dict.fromkeys(lengths, 6.0)},
+        dict.fromkeys(("top_n", *lengths)),
+    ]
+    asked = [body | fields for fields in (*numbers, *written)]
+    found = [answer_of(outcome)["results"] for outcome in scoring.run(asked, Kind.RERANK)]
+    assert [len(one) for one in found] == [2, 4, 2, 4]
+    scores = [[one["relevance_score"] for one in ranked] for ranked in found]
+    assert scores[0] == pytest.approx(scores[2], abs=1e-5)
+    assert scores[1] == pytest.approx(scores[3], abs=1e-5)
+
+
 def test_refusals_of_scores(scoring: Runner) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"queries": "a"}, "invalid_request"),
@@ -161,6 +178,7 @@ def test_refusals_of_scores(scoring: Runner) -> None:
         ({"queries": "a", "documents": [5]}, "unsupported_content"),
         ({"queries": "a", "documents": [IMAGE]}, "unsupported_content"),
         ({"queries": "a", "documents": "b", "max_tokens_per_doc": 10_000}, "invalid_request"),
+        ({"queries": "a", "documents": "b", "max_tokens_per_query": 10_000.0}, "invalid_request"),
         ({"queries": "a", "documents": "b", "surprise": 1}, "unknown_field"),
         ({"queries": "a", "documents": "b", "model": "another"}, "model_mismatch"),
         ({"queries": "a", "documents": "b", "priority": 1}, "unsupported_field"),

@@ -107,27 +107,28 @@ def test_rankings_are_as_long_as_is_asked_for() -> None:
     url = Kind.RERANK.url
     asked: dict[str, Any] = {"query": "hi", "documents": ["a", "b", "c"]}
     tops: list[dict[str, Any]] = [{}, {"top_n": 0}, {"top_n": 2}, {"top_n": "1"}, {"top_n": 9}]
+    tops += [{"top_n": 2.0}, {"top_n": None}]  # as pandas writes a column with a gap
     for index, top in enumerate(tops):
         target.submit(index, Request(index=index, custom_id="a", url=url, body=asked | top))
-    bodies = [orjson.loads(outcome.response or b"") for _, outcome in sorted(finish(target, 5))]
-    assert [len(body["results"]) for body in bodies] == [3, 3, 2, 1, 3]
+    bodies = [orjson.loads(outcome.response or b"") for _, outcome in sorted(finish(target, 7))]
+    assert [len(body["results"]) for body in bodies] == [3, 3, 2, 1, 3, 2, 3]
     scores = [one["relevance_score"] for one in bodies[0]["results"]]
     assert scores == sorted(scores, reverse=True)
-    for wrong in (-1, "many", 1.5, True, [1], None):
+    for wrong in (-1, "many", 1.5, True, [1]):
         with pytest.raises(RequestRefused, match="top_n"):
             target.submit(0, Request(index=0, custom_id="a", url=url, body=asked | {"top_n": wrong}))
 
 
 def test_embeddings_are_as_long_and_in_the_form_that_is_asked_for() -> None:
     target = engine(Kind.EMBEDDING)
-    for index, form in enumerate(("float", "base64")):
-        body = {"input": "hi", "dimensions": 1024, "encoding_format": form}
+    for index, (form, length) in enumerate((("float", 1024.0), ("base64", 1024))):
+        body = {"input": "hi", "dimensions": length, "encoding_format": form}
         target.submit(index, Request(index=index, custom_id="a", url=Kind.EMBEDDING.url, body=body))
     bodies = [orjson.loads(outcome.response or b"") for _, outcome in sorted(finish(target, 2))]
     numbers, text = (body["data"][0]["embedding"] for body in bodies)
     assert len(set(numbers)) > 200
     assert numbers == pytest.approx(list(struct.unpack("<1024f", b64decode(text))))
-    for wrong in (0, "many", True, 10**9):
+    for wrong in (0, "many", True, 10**9, 8.5):
         with pytest.raises(RequestRefused, match="dimensions"):
             body = {"input": "hi", "dimensions": wrong}
             target.submit(0, Request(index=0, custom_id="a", url=Kind.EMBEDDING.url, body=body))

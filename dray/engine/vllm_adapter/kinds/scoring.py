@@ -36,6 +36,8 @@ _CLASSES: dict[Form, Any] = {
 }
 _FOR_TEMPLATES = ("instruction", "chat_template_kwargs")
 _RESERVED = frozenset({"chat_template", "tools", "tokenize"})  # vLLM names them in an order that changes
+_LENGTHS = ("max_tokens_per_query", "max_tokens_per_doc")
+_NUMBERS = ("top_n", *_LENGTHS)  # vLLM takes no null for them, as pandas writes it where a row has none
 _TRIES = 4  # two tokens can become three where a text is cut between them
 
 
@@ -97,9 +99,12 @@ class ScoringServing(PoolingServing):
             _refuse_other_than_texts(name, request.body[name])
         self._refuse_unusable_fields(request.body)
         body = request.body.items()
-        return _CLASSES[form].model_validate(
-            {name: value for name, value in body if value is not None or name not in kind.texts}
+        nulls = {*kind.texts, *_NUMBERS}
+        read = _CLASSES[form].model_validate(
+            {name: value for name, value in body if value is not None or name not in nulls}
         )
+        self._refuse_long_parts(read)
+        return read
 
     def _refuse_unusable_fields(self, body: dict[str, Any]) -> None:
         for name in _FOR_TEMPLATES:
@@ -113,10 +118,12 @@ class ScoringServing(PoolingServing):
         if isinstance(options, dict) and not _RESERVED.isdisjoint(options):
             told = f"`chat_template_kwargs` may hold none of {', '.join(sorted(_RESERVED))}"
             raise RequestRefused("unsupported_field", told, param="chat_template_kwargs")
+
+    def _refuse_long_parts(self, read: Any) -> None:
+        """Judged as vLLM read them: 512.0 is 512."""
         context = self._client.model_config.max_model_len
-        for name in ("max_tokens_per_query", "max_tokens_per_doc"):
-            value = body.get(name)
-            if type(value) is int and value >= context:
+        for name in _LENGTHS:
+            if getattr(read, name) >= context:
                 told = f"`{name}` must be less than the context of {context:,} tokens"
                 raise RequestRefused("invalid_request", told, param=name)
 
