@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -15,8 +15,10 @@ from prefect.exceptions import Abort, Pause, TerminationSignal
 from prefect.states import Cancelled, Completed
 
 from dray.driver.outage import SHORT_PATIENCE
+from dray.driver.resting import state_after
+from dray.driver.telling.reasons import reason_of
 from dray.driver.telling.wording import rest_line
-from dray.errors import JobBlockedError, JobChangedError, StoreError
+from dray.errors import FencedError, JobBlockedError, JobChangedError, StoreError
 from dray.job.ending.result import JobResult
 from dray.job.open_job import OpenJob, reopen
 from dray.job.options.request import JobRequest
@@ -57,7 +59,7 @@ def report_lifecycle(job: OpenJob) -> Iterator[None]:
         _tell_end(job)
         raise  # there are seconds left: Prefect's worker kills what has not ended
     except (Exception, Pause) as error:
-        _tell_end(job, blocked=isinstance(error, JobBlockedError | JobChangedError))
+        _tell_end(job, error)
         if not in_deployment() or wait_for_api():  # a script's user is not kept waiting
             settle_tasks(SHORT_SECONDS)
         raise
@@ -180,27 +182,39 @@ def _figures(result: JobResult) -> dict[str, Any]:
     }
 
 
-def _tell_end(job: OpenJob, *, blocked: bool = False) -> None:
-    """What the store says of a job that did not come to its end; nothing where the store is away.
+def _tell_end(job: OpenJob, error: BaseException | None = None) -> None:
+    """Send the event of a job that did not come to its end: what the store says of it, or else ``error``.
 
-    A paused job that is ``blocked`` has an event of its own, upon which no automation resumes it.
+    A paused job that is blocked has an event of its own, upon which no automation resumes it.
     """
-    with suppress(StoreError), reopen(job, patience=SHORT_PATIENCE) as store:
-        kept = store.get_job(job.job_id)
-        counts = store.counts(job.job_id)
-        if not kept.state.at_rest or kept.epoch != job.lease.epoch:
-            return  # its machine is being taken away, or another driver has it
-        what = "suspended" if (kept.reason or "").startswith(SUSPENDED) else str(kept.state)
-        if blocked and kept.state is JobState.PAUSED and what != "suspended":
-            what = "blocked"
-        tell_of_job(
-            job.job_id,
-            what,
-            {
-                "reason": kept.reason,
-                "total": counts.total,
-                "done": counts.done,
-                "failed": counts.failed,
-            },
-        )
-        get_run_logger().info("%s", rest_line(job.job_id, what, counts))
+    blocked = isinstance(error, JobBlockedError | JobChangedError)
+    try:
+        with reopen(job, patience=SHORT_PATIENCE) as store:
+            kept, counts = store.get_job(job.job_id), store.counts(job.job_id)
+    except StoreError:
+        _tell_without_store(job, error, blocked=blocked)
+        return
+    if kept.epoch != job.lease.epoch:
+        return  # another driver has it
+    if not kept.state.at_rest:
+        _tell_without_store(job, error, blocked=blocked)
+        return
+    what = "suspended" if (kept.reason or "").startswith(SUSPENDED) else str(kept.state)
+    if blocked and kept.state is JobState.PAUSED and what != "suspended":
+        what = "blocked"
+    payload = {"reason": kept.reason, "total": counts.total, "done": counts.done, "failed": counts.failed}
+    tell_of_job(job.job_id, what, payload)
+    get_run_logger().info("%s", rest_line(job.job_id, what, counts))
+
+
+def _tell_without_store(job: OpenJob, error: BaseException | None, *, blocked: bool) -> None:
+    """The store is away, or did not take the job's end: both are what pauses jobs, and automations resume.
+
+    No event where only the machine is taken away, where another driver has the job, and of a cancel or an
+    expiry, which the store alone decides.
+    """
+    if not isinstance(error, Exception) or isinstance(error, FencedError):
+        return
+    state = state_after(error)
+    if state in (JobState.PAUSED, JobState.FAILED):
+        tell_of_job(job.job_id, "blocked" if blocked else str(state), {"reason": reason_of(error)})

@@ -56,7 +56,7 @@ def record_end(store: Store, job: OpenJob, error: Exception) -> None:
     Raises:
         StoreError: the store is away, or another driver has the job.
     """
-    known, state = store.get_job(job.job_id).state, _state_after(error)
+    known, state = store.get_job(job.job_id).state, state_after(error)
     if isinstance(error, JobChangedError) and known.answered:
         return
     if known is JobState.PAUSED and state in (JobState.PAUSED, JobState.FAILED):
@@ -64,7 +64,8 @@ def record_end(store: Store, job: OpenJob, error: Exception) -> None:
     store.set_job_state(job.lease, state, reason=reason_of(error))
 
 
-def _state_after(error: Exception) -> JobState:
+def state_after(error: Exception) -> JobState:
+    """What a job is that ended with ``error``."""
     if isinstance(error, CancelledError):
         return JobState.CANCELLED
     if isinstance(error, ExpiredError):
