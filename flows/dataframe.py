@@ -6,13 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.job.ending.result import JobResult
-from dray.job.options.dated import dated
 from dray.requests.reading.frames import frame_to_source
 from dray.requests.row_shape import refuse_same
 from dray.storage.absolute_paths import absolute
@@ -23,6 +21,7 @@ from dray.storage.objects import is_object
 from dray.storage.retiring import remove_folder
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions, JobRequest, RowOptions, SamplingOptions
+from tasks.prefect_run import scheduled_time
 
 if TYPE_CHECKING:
     import pandas
@@ -74,7 +73,8 @@ def batch_inference_frame(
         format="parquet",
         overwrite=overwrite,
     )
-    place = _local(dated(request.output, datetime.now(UTC)))
+    request = request.dated(scheduled_time())
+    place = _local(request.output)
 
     def check() -> None:
         check_writable(place)

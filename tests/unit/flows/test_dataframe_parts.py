@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pandas
 import pytest
+from prefect.context import FlowRunContext
 
 import flows.dataframe
 from dray.errors import ConfigError, InputError, Problem
@@ -122,6 +125,39 @@ def test_wrong_arguments_are_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=told):
         batch_inference_frame(**given | wrong)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_late_run_has_the_folder_store_and_id_of_the_day_for_which_it_was_scheduled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retry after midnight began the job anew, in the next day's folder."""
+    given: list[dict[str, Any]] = []
+
+    def flow(**parameters: Any) -> None:
+        given.append(parameters)
+        raise InputError([], total=0)
+
+    run = SimpleNamespace(
+        id=uuid4(),
+        parent_task_run_id=None,
+        deployment_id=uuid4(),
+        expected_start_time=datetime(2026, 3, 31, 23, 30, tzinfo=UTC),
+    )
+    monkeypatch.setattr(FlowRunContext, "get", lambda: SimpleNamespace(flow_run=run))
+    monkeypatch.setattr(flows.dataframe, "batch_inference", flow)
+    with pytest.raises(InputError):
+        batch_inference_frame(
+            pandas.DataFrame({"text": ["a"]}),
+            model="m",
+            output=str(tmp_path / "{date}"),
+            store=str(tmp_path / "{date}.db"),
+            job_id="of-{yesterday}",
+            rows=RowOptions(prompt_column="text"),
+        )
+    (found,) = given
+    day = tmp_path / "2026-03-31"
+    assert (found["output"], found["store"], found["job_id"]) == (str(day), f"{day}.db", "of-2026-03-30")
+    assert day in Path(found["input"]).parents
 
 
 def refusing(**given: Any) -> None:
