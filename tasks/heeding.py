@@ -16,9 +16,9 @@ from dray.driver.outage import SHORT_PATIENCE
 from dray.errors import FencedError, JobPausedError, StoreError
 from dray.job.cancelling import cancel
 from dray.job.open_job import OpenJob, reopen
-from dray.store import store_option
+from dray.store import JobState, store_option
 from tasks.prefect_run import Wish, of_deployment, state_of_run, suspension, wish
-from tasks.stopping import NOT_TAKEN, STOP_SECONDS
+from tasks.stopping import CANCELLED, NOT_TAKEN, STOP_SECONDS
 
 ASK_EVERY = 5.0  # seconds; without a Prefect worker, a run learns only by asking that it was cancelled
 _TICK = 0.5
@@ -72,10 +72,10 @@ def _heed(job: OpenJob, over: threading.Event, heard: AskedOfRun) -> None:
     asked = time.monotonic()
     found: Wish | None = None
     while not over.wait(_TICK):
-        if suspension() is not None:
+        if found is None and suspension() is not None:
             found = Wish.SUSPEND
-        elif time.monotonic() - asked > ASK_EVERY:
-            found = _asked() or found
+        if found is not Wish.CANCEL and time.monotonic() - asked > ASK_EVERY:
+            found = _asked() or found  # a cancel may follow a suspension
             asked = time.monotonic()
         heard.asked = found
         if found is None or found is heard.wish:
@@ -115,5 +115,8 @@ def _tell(job: OpenJob, wish: Wish) -> bool:
     with reopen(job, patience=SHORT_PATIENCE) as store:
         if wish is Wish.CANCEL:
             store.request_cancel(job.job_id, by=job.lease)
-            return not store.get_job(job.job_id).state.answered
+            state = store.get_job(job.job_id).state
+            if state is JobState.PAUSED:  # its run was suspended: no shard is left to end it as cancelled
+                store.set_job_state(job.lease, JobState.CANCELLED, reason=CANCELLED)
+            return not state.answered
         return store.pause_job(job.lease, reason=SUSPENDED) or not store.get_job(job.job_id).state.answered

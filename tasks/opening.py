@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from uuid import UUID
 
 from prefect import get_run_logger, runtime
@@ -17,8 +18,11 @@ from dray.job import current_job
 from dray.job.beginning.opening import open_job as open_dray_job
 from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
+from dray.store import store_option
+from tasks.last_run import cancelled_since, note_run
 from tasks.prefect_run import callers, in_deployment, of_deployment
 from tasks.settling import step
+from tasks.stopping import rest_cancelled
 
 _LOOK_EVERY = 2.0  # seconds
 
@@ -39,17 +43,19 @@ def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> 
     """Check settings, model, output and store; create or resume the job; become its driver.
 
     One that was cancelled goes on when its user asks for that, by ``resume`` or by a retry, also of a flow
-    that calls this one. An automation that starts the run again is no such request. A deployment's run whose
-    job is driven by another is declined, as on a schedule that is faster than its job.
+    that calls this one. It is cancelled, too, where its last run was, while that only waited. An automation
+    that starts the run again is no such request. A deployment's run whose job is driven by another is
+    declined, as on a schedule that is faster than its job.
 
     Raises:
         JobBusyError: another run drives it, and this one is no deployment's.
     """
     logger = get_run_logger()
+    before = current_job.latest()
     try:
         job = _open(settings, started, resume=resume)
     except CancelledError as error:
-        if not _is_retried(settings):
+        if not _is_retried(settings, before):
             return Declined(reason=str(error), cancelled=True)
         job = _open(settings, started, resume=True)
     except JobBusyError as error:
@@ -57,8 +63,24 @@ def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> 
             raise
         logger.info("%s", error)
         return Declined(reason=str(error), cancelled=False)
+    at = None if resume else cancelled_since(job)
+    if at is not None and not _is_retried(settings, before):
+        return _cancelled(job, at)
+    note_run(job)
     logger.info("%s", opened_line(job))
     return job
+
+
+def _cancelled(job: OpenJob, at: datetime) -> Declined:
+    """Its user has cancelled the run that drove it last, of which the store hears only now."""
+    rest_cancelled(job, release=True)
+    where = store_option(job.settings.store_url)
+    return Declined(
+        reason=f"job {job.job_id} was cancelled in Prefect at {at.astimezone(UTC):%Y-%m-%d %H:%M:%S UTC}, "
+        f"while its run waited; finished rows are kept, and `dray resume {job.job_id}{where}` (or --resume) "
+        "goes on with it",
+        cancelled=True,
+    )
 
 
 def _open(settings: JobSettings, started: float, *, resume: bool) -> OpenJob:
@@ -78,13 +100,12 @@ def _open(settings: JobSettings, started: float, *, resume: bool) -> OpenJob:
             time.sleep(_LOOK_EVERY)
 
 
-def _is_retried(settings: JobSettings) -> bool:
+def _is_retried(settings: JobSettings, driven: OpenJob | None) -> bool:
     """Whether a person runs this flow run once more, or one that called it, after the job was cancelled.
 
-    If this process has driven the job, its caller's retry came first, and the cancel is heeded.
+    If this process has ``driven`` the job, its caller's retry came first, and the cancel is heeded.
     """
     run = UUID(str(runtime.flow_run.id))
-    driven = current_job.latest()
     runs = [run] if driven is not None and driven.settings == settings else [run, *callers(run)]
     with get_client(sync_client=True) as client:
         return any(_is_run_again(client.read_flow_run_states(one)) for one in runs)

@@ -32,6 +32,9 @@ NOT_TAKEN = "job %s: the store does not take the cancel (%s); when it is back, `
 
 _LEAST_SECONDS = 5.0  # for shards, where the store took the cancel late
 
+CANCELLED = "cancelled in Prefect"
+"""The reason of a job whose user pressed Cancel on its run's page."""
+
 T = TypeVar("T")
 
 
@@ -103,7 +106,7 @@ def rest_cancelled(
     release: bool = False,
     patience: float = PATIENCE,
     for_good: bool = True,
-    reason: str = "cancelled in Prefect",
+    reason: str = CANCELLED,
 ) -> None:
     """The store says that the job is cancelled; ``release`` also gives the driver's lease back.
 

@@ -9,7 +9,7 @@ from dray.job.options.settings import JobSettings
 from dray.steady_clock import SteadyClock
 from dray.storage.files import join
 from dray.storage.folders import Owner, work_of
-from dray.store import JobLease, Store, open_store
+from dray.store import JobLease, JobState, Store, open_store
 from dray.store.store import PATIENCE
 from dray.weights import Manifest
 
@@ -18,13 +18,14 @@ from dray.weights import Manifest
 class OpenJob:
     """A job that this process drives.
 
-    ``skipped`` rows were terminal when it was opened, ``skipped_failed`` of them error rows. ``started`` and
-    ``opened`` are seconds since 1970: when the run began by this machine's clock, and when the job was opened
-    by the store's, which says when rows were committed. ``clock`` is this run's: nothing sets it. ``due`` is
-    when its time is over by this process's monotonic clock, None for never. ``weights`` is the state of a
-    model in an object store. ``identity`` is the job's alone, in all stores. ``older`` is the job that has
-    answered what its query gave before. ``inputs`` has the states of the input's files before they were
-    digested. ``prompt_day`` is the day that prompts have as today (YYYY-MM-DD).
+    ``found`` is the state that it was left in; None for a new one. ``skipped`` rows were terminal when it was
+    opened, ``skipped_failed`` of them error rows. ``started`` and ``opened`` are seconds since 1970: when the
+    run began by this machine's clock, and when the job was opened by the store's, which says when rows were
+    committed. ``clock`` is this run's: nothing sets it. ``due`` is when its time is over by this process's
+    monotonic clock, None for never. ``weights`` is the state of a model in an object store. ``identity`` is
+    the job's alone, in all stores. ``older`` is the job that has answered what its query gave before.
+    ``inputs`` has the states of the input's files before they were digested. ``prompt_day`` is the day
+    that prompts have as today (YYYY-MM-DD).
     """
 
     job_id: str
@@ -41,6 +42,7 @@ class OpenJob:
     older: str | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     skipped_failed: int = 0
+    found: JobState | None = None
     clock: SteadyClock = field(default_factory=SteadyClock)
 
     @property

@@ -67,6 +67,13 @@ def cancel(server: PrefectServer, run_id: str) -> dict[str, Any]:
     return run
 
 
+def suspend(server: PrefectServer, run_id: str) -> None:
+    """Suspend as the UI does; returns once nothing of the run is left."""
+    ask(server, run_id, "PAUSED", "Suspended", pause_reschedule=True)
+    until(lambda: not processes(server), CANCEL_SECONDS)
+    assert server.get(f"/flow_runs/{run_id}")["state_name"] == "Suspended"
+
+
 def quick_automation(server: PrefectServer, folder: Path, file: str) -> str:
     """The id of a shipped automation, but for its ten minutes: Prefect takes ten seconds and no less."""
     content = yaml.safe_load((ROOT / "deployments" / "automations" / file).read_text())
@@ -237,12 +244,11 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, notified: Notified,
 def test_suspend_resume_cancel_and_retry_do_what_they_say(server: PrefectServer, tmp_path: Path) -> None:
     requests = write_requests(tmp_path / "requests.jsonl", 240)
     output = tmp_path / "out"
-    run_id = start(server, {"input": str(requests), "output": str(output), "job_id": "job", "engine": slow()})
+    given = {"input": str(requests), "output": str(output), "job_id": "job", "engine": slow()}
+    run_id = start(server, given)
     until(lambda: committed(output) >= 16, RUN_SECONDS)
 
-    ask(server, run_id, "PAUSED", "Suspended", pause_reschedule=True)
-    until(lambda: not processes(server), CANCEL_SECONDS)
-    assert server.get(f"/flow_runs/{run_id}")["state_name"] == "Suspended"
+    suspend(server, run_id)
     kept = committed(output)
     assert 16 <= kept < 240
     job = job_of(output)
@@ -258,6 +264,18 @@ def test_suspend_resume_cancel_and_retry_do_what_they_say(server: PrefectServer,
     more = committed(output)
     assert kept < more < 240
     assert job_of(output).state is JobState.CANCELLED
+
+    ask(server, run_id, "SCHEDULED", "AwaitingRetry")
+    until(lambda: committed(output) >= more + 16, RUN_SECONDS)
+    suspend(server, run_id)
+    more = committed(output)
+    assert more < 240
+    server.post(f"/flow_runs/{run_id}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    assert server.get(f"/flow_runs/{run_id}")["state_name"] == "Cancelled"  # no process is there to hear it
+    run = server.wait_for(start(server, given), RUN_SECONDS)  # as a schedule starts it
+    assert (run["state_type"], run["state_name"]) == ("CANCELLED", "Cancelled"), server.log("worker")[-5000:]
+    assert "while its run waited" in run["state"]["message"]
+    assert (job_of(output).state, committed(output)) == (JobState.CANCELLED, more)
 
     ask(server, run_id, "SCHEDULED", "AwaitingRetry")
     run = server.wait_for(run_id, RUN_SECONDS)

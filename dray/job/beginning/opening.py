@@ -87,6 +87,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
             prompt_day=prompt_day,
             older=older,
             inputs=inputs,
+            found=None if known is None else known.state,
         )
     current_job.note(job)
     return job

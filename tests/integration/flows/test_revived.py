@@ -7,14 +7,14 @@ import logging
 from collections import deque
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 import yaml
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
-from prefect.states import AwaitingRetry, Cancelled, Failed, Pending, Running
+from prefect.states import AwaitingRetry, Cancelled, Cancelling, Failed, Pending, Running, Suspended
 
 from dray.job import current_job
 from dray.job.beginning import opening as jobs
@@ -22,8 +22,9 @@ from dray.job.beginning.opening import open_job
 from dray.job.driverless import cancel_or_ask
 from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
-from dray.store import JobState, open_store
-from tasks import opening
+from dray.store import Job, JobState, open_store
+from tasks import last_run, opening
+from tasks.stopping import rest_cancelled
 from tests.support.command import write_requests
 
 pytestmark = pytest.mark.integration
@@ -63,13 +64,12 @@ def a_run(*states: State[Any], caller: UUID | None = None) -> UUID:
 
 
 @pytest.fixture
-def cancelled_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSettings:
-    """A job that paused, and that its user cancelled then."""
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSettings:
     from dray.requests.sources import RowDefaults, source_of
 
     monkeypatch.setattr(opening, "get_run_logger", lambda: logging.getLogger("test"))
     monkeypatch.setattr(jobs, "owner_name", lambda: "here/1/1/x")
-    settings = JobSettings(
+    return JobSettings(
         source=source_of(str(write_requests(tmp_path / "in.jsonl", 3))),
         defaults=RowDefaults(),
         model="m",
@@ -78,12 +78,21 @@ def cancelled_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSetting
         engine="simulated",
         job_id="job",
     )
-    job = open_job(settings)
+
+
+@pytest.fixture
+def cancelled_job(settings: JobSettings) -> JobSettings:
+    """A job that paused, and that its user cancelled then."""
+    pause(open_job(settings))
     with open_store(settings.store_url) as store:
-        store.pause_job(job.lease, reason="the disk is full")
-        store.release_job(job.lease)
         assert cancel_or_ask(store, "job")
     return settings
+
+
+def pause(job: OpenJob) -> None:
+    with open_store(job.settings.store_url) as store:
+        store.pause_job(job.lease, reason="suspended in Prefect")
+        store.release_job(job.lease)
 
 
 def opened(settings: JobSettings, run_id: UUID, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -129,3 +138,102 @@ def test_a_retry_of_the_flow_that_calls_it_goes_on_with_it(
         assert isinstance(opened(cancelled_job, run_id, monkeypatch), opening.Declined)
     run_id = a_run(Pending(), Running(), caller=by_person)
     assert isinstance(opened(cancelled_job, run_id, monkeypatch), OpenJob)
+
+
+def kept(settings: JobSettings) -> Job:
+    with open_store(settings.store_url, create=False) as store:
+        return store.get_job("job")
+
+
+def driven_by(run_id: UUID, settings: JobSettings, monkeypatch: pytest.MonkeyPatch) -> OpenJob:
+    """The job, as a deployment's run has it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(last_run, "in_deployment", lambda: True)
+        job = opened(settings, run_id, patch)
+    assert isinstance(job, OpenJob)
+    return job
+
+
+def as_a_button(run_id: UUID, state: State[Any]) -> str:
+    """Set the run's state; the name of the one that it has then. What Cancel does, the server decides.
+
+    The others it allows runs of deployments alone, which these are not.
+    """
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run_id, state, force=state.name != "Cancelling")
+        return str(client.read_flow_run(run_id).state_name)
+
+
+WAITS = [
+    [Suspended(), Cancelling()],  # as a user does
+    [Failed(), by_automation(), Cancelling()],  # a run that resume.yaml starts, and that waits for the worker
+]
+
+
+@pytest.mark.parametrize("then", WAITS)
+def test_a_cancel_of_a_run_that_only_waits_is_of_its_job(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch, then: list[State[Any]]
+) -> None:
+    """No process of the run was there to hear it: the next scheduled run went on with the job."""
+    first = a_run(Pending(), Running())
+    pause(driven_by(first, settings, monkeypatch))
+    assert [as_a_button(first, state) for state in then][-1] == "Cancelled"
+    found = opened(settings, a_run(Pending(), Running()), monkeypatch)
+    assert isinstance(found, opening.Declined)
+    assert found.cancelled
+    assert "`dray resume job" in found.reason
+    job = kept(settings)
+    assert (job.state, job.reason, job.driver) == (JobState.CANCELLED, "cancelled in Prefect", None)
+    assert job.cancelled_at is not None
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(a_run(Pending(), Running())))
+    assert isinstance(inspect.unwrap(opening.open_job)(settings, 0.0, resume=True), OpenJob)
+
+
+def test_a_suspended_run_without_a_cancel_leaves_its_job_to_the_next_one(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = a_run(Pending(), Running())
+    pause(driven_by(first, settings, monkeypatch))
+    assert as_a_button(first, Suspended()) == "Suspended"
+    assert isinstance(opened(settings, a_run(Pending(), Running()), monkeypatch), OpenJob)
+
+
+def test_the_retry_of_a_run_that_was_cancelled_while_it_was_suspended_goes_on(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = a_run(Pending(), Running())
+    first = a_run(Pending(), Running(), caller=above)
+    pause(driven_by(first, settings, monkeypatch))
+    for state in (Suspended(), Cancelling(), AwaitingRetry(), Pending(), Running()):
+        as_a_button(above, state)
+    as_a_button(first, Cancelled())
+    monkeypatch.setattr(current_job, "_driven", deque(maxlen=1))  # as in the next process
+    assert isinstance(opened(settings, a_run(Pending(), Running(), caller=above), monkeypatch), OpenJob)
+
+
+def test_an_old_cancel_is_not_heeded_once_the_job_went_on(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = a_run(Pending(), Running())
+    pause(driven_by(first, settings, monkeypatch))
+    pause(open_job(settings, resume=True))  # a command, without Prefect
+    as_a_button(first, Cancelled())
+    assert isinstance(opened(settings, a_run(Pending(), Running()), monkeypatch), OpenJob)
+
+
+def test_a_run_whose_process_was_told_to_end_is_no_cancelled_job(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C or a timeout: the run ends as cancelled, and the same call goes on."""
+    first = a_run(Pending(), Running())
+    rest_cancelled(driven_by(first, settings, monkeypatch), release=True, for_good=False)
+    as_a_button(first, Cancelled())
+    assert isinstance(opened(settings, a_run(Pending(), Running()), monkeypatch), OpenJob)
+
+
+def test_a_run_that_prefect_does_not_know_stops_nothing(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was deleted, or was another server's."""
+    pause(driven_by(uuid4(), settings, monkeypatch))
+    assert isinstance(opened(settings, a_run(Pending(), Running()), monkeypatch), OpenJob)

@@ -11,7 +11,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from prefect.exceptions import TerminationSignal
+from prefect.exceptions import Pause, TerminationSignal
+from prefect.states import Suspended
 
 from dray.job.beginning.opening import open_job
 from dray.job.open_job import OpenJob
@@ -157,3 +158,21 @@ def test_a_cancel_that_came_too_late_is_not_said_to_be_taken(
         until(lambda: heard.wish is Wish.CANCEL)
     assert "cancel requested in Prefect: too late, the job has its answers" in caplog.text
     assert "rows are kept" not in caplog.text
+
+
+def test_a_cancel_that_follows_a_suspension_cancels_the_paused_job(
+    job: OpenJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process still lives for some seconds: it heard the suspension alone, and left the job paused."""
+    asked = [Wish.SUSPEND]
+    monkeypatch.setattr(heeding, "suspension", Suspended)
+    monkeypatch.setattr(heeding, "_asked", lambda: asked[-1])
+    with heeding.heeding(job) as heard:
+        until(lambda: heard.wish is Wish.SUSPEND, 10)
+        assert kept(job).state is JobState.PAUSED
+        asked.append(Wish.CANCEL)
+        until(lambda: heard.wish is Wish.CANCEL, 10)
+    failing.note_failure(job, Pause(state=Suspended()), release=True)  # the run's end was on its way
+    found = kept(job)
+    assert (found.state, found.reason, found.driver) == (JobState.CANCELLED, "cancelled in Prefect", None)
+    assert found.cancelled_at is not None
