@@ -272,9 +272,13 @@ class ExpiredError(DrayError):
 
 
 class CancelledError(DrayError):
-    """The job was cancelled; finished rows are kept."""
+    """The job was cancelled; finished rows are kept. ``at``: when, in seconds since 1970, if known."""
 
     exit_code = 130
+
+    def __init__(self, message: str = "", *, at: float | None = None) -> None:
+        super().__init__(message)
+        self.at = at
 
 
 _DRAY = Path(__file__).parent

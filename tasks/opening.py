@@ -25,6 +25,7 @@ from tasks.settling import step
 from tasks.stopping import rest_cancelled
 
 _LOOK_EVERY = 2.0  # seconds
+_CLOCKS_APART = 5.0  # seconds by which the store's clock and that of Prefect's server may differ
 
 AUTOMATIC = "AutomaticRetry"
 """The name of the state with which deployments/automations/resume.yaml starts a run again."""
@@ -55,7 +56,7 @@ def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> 
     try:
         job = _open(settings, started, resume=resume)
     except CancelledError as error:
-        if not _is_retried(settings, before):
+        if not _is_retried(settings, before, error.at or 0.0):
             return Declined(reason=str(error), cancelled=True)
         job = _open(settings, started, resume=True)
     except JobBusyError as error:
@@ -64,7 +65,7 @@ def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> 
         logger.info("%s", error)
         return Declined(reason=str(error), cancelled=False)
     at = None if resume else cancelled_since(job)
-    if at is not None and not _is_retried(settings, before):
+    if at is not None and not _is_retried(settings, before, at.timestamp()):
         return _cancelled(job, at)
     note_run(job)
     logger.info("%s", opened_line(job))
@@ -100,22 +101,25 @@ def _open(settings: JobSettings, started: float, *, resume: bool) -> OpenJob:
             time.sleep(_LOOK_EVERY)
 
 
-def _is_retried(settings: JobSettings, driven: OpenJob | None) -> bool:
-    """Whether a person runs this flow run once more, or one that called it, after the job was cancelled.
+def _is_retried(settings: JobSettings, driven: OpenJob | None, cancelled: float) -> bool:
+    """Whether a person runs this flow run once more, or one that called it, after the job was ``cancelled``.
 
-    If this process has ``driven`` the job, its caller's retry came first, and the cancel is heeded.
+    That is in seconds since 1970. A Retry may wait for a worker while its user thinks better of it. If this
+    process has ``driven`` the job, its caller's retry came first, and the cancel is heeded.
     """
     run = UUID(str(runtime.flow_run.id))
     runs = [run] if driven is not None and driven.settings == settings else [run, *callers(run)]
     with get_client(sync_client=True) as client:
-        return any(_is_run_again(client.read_flow_run_states(one)) for one in runs)
+        return any(_is_run_again(client.read_flow_run_states(one), cancelled) for one in runs)
 
 
-def _is_run_again(states: Sequence[State]) -> bool:
-    """Whether a person started a run again, by its states, the oldest first.
+def _is_run_again(states: Sequence[State], cancelled: float) -> bool:
+    """Whether a person started a run again after the job was ``cancelled``, by its states, the oldest first.
 
     It had ended; one whose container restarts had not. The first state after its last end says who it was.
     """
     ends = [number for number, state in enumerate(states) if state.is_final()]
     again = states[ends[-1] + 1 :] if ends else []
-    return bool(again) and again[0].name != AUTOMATIC
+    if not again or again[0].name == AUTOMATIC:
+        return False
+    return again[0].timestamp.timestamp() > cancelled - _CLOCKS_APART

@@ -182,7 +182,8 @@ def _refuse_if_cancelled(tx: Tx, seen: Job) -> None:
         when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         raise CancelledError(
             f"job {seen.job_id} was cancelled at {when}; finished rows are kept, and "
-            f"`dray resume {seen.job_id}{where}` (or --resume) goes on with it"
+            f"`dray resume {seen.job_id}{where}` (or --resume) goes on with it",
+            at=at,
         )
 
 

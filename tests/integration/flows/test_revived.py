@@ -140,6 +140,25 @@ def test_a_retry_of_the_flow_that_calls_it_goes_on_with_it(
     assert isinstance(opened(cancelled_job, run_id, monkeypatch), OpenJob)
 
 
+def test_a_retry_that_waits_is_older_than_the_cancel_that_follows_it(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker was busy, and its user thought better of it: the last word was the cancel."""
+    monkeypatch.setattr(opening, "_CLOCKS_APART", 0.0)
+    pause(open_job(settings))
+    run_id = a_run(Pending(), Running(), Failed(), AwaitingRetry())
+    with open_store(settings.store_url) as store:
+        assert cancel_or_ask(store, "job")
+    for state in (Pending(), Running()):
+        as_a_button(run_id, state)
+    found = opened(settings, run_id, monkeypatch)
+    assert isinstance(found, opening.Declined)
+    assert found.cancelled
+    for state in (Cancelled(), AwaitingRetry(), Pending(), Running()):
+        as_a_button(run_id, state)
+    assert isinstance(opened(settings, run_id, monkeypatch), OpenJob)
+
+
 def kept(settings: JobSettings) -> Job:
     with open_store(settings.store_url, create=False) as store:
         return store.get_job("job")
