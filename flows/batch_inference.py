@@ -40,11 +40,11 @@ from tasks.heeding import heeding, suspended
 from tasks.ingest import ingest
 from tasks.observing import PrefectObserver
 from tasks.opening import Declined, open_job
-from tasks.prefect_executor import PrefectExecutor
 from tasks.prefect_run import in_own_run, scheduled_time
 from tasks.progress_artifact import ProgressArtifact
 from tasks.refusals import log_refusals_briefly
 from tasks.replicas import start_replicas
+from tasks.shard_executor import executor_for
 from tasks.stopping import stoppable
 from tasks.telling import declined_state, delivered, finish_cancelled_run, finish_run, report_lifecycle
 
@@ -115,7 +115,7 @@ def _answer_rows(
         parts = Parts(
             where=where,
             cluster=cluster,
-            executor=PrefectExecutor(),
+            executor_of=executor_for,
             observers=observers,
             steps=Steps(ingest=ingest, provision=provision, start_replicas=start_replicas),
         )

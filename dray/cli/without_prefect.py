@@ -74,7 +74,7 @@ def _run(request: JobRequest, logger: logging.Logger) -> dict[str, Any]:
     parts = Parts(
         where=where,
         cluster=cluster,
-        executor=RayExecutor(),
+        executor_of=lambda _: RayExecutor(),
         observers=[LogObserver(logger), ListenersObserver()],
     )
     work = start_in_thread(lambda: run_job(settings, parts, resume=request.resume))

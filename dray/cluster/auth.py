@@ -36,7 +36,7 @@ def refuse_missing_token(address: str) -> None:
         ConfigError: the cluster is elsewhere, and this process has no token for it.
     """
     host = _host(address)
-    if os.environ.get("RAY_AUTH_MODE") == "token" or host in ("auto", "local") or _is_loopback(host):
+    if os.environ.get("RAY_AUTH_MODE") == "token" or host in ("auto", "local") or is_loopback(host):
         return
     raise ConfigError(
         f"this process has no token for the Ray cluster at {address}: set RAY_AUTH_MODE=token and "
@@ -50,7 +50,7 @@ def answers_strangers(given: str, found: str) -> bool:
 
     It has the last word: ours may be the only side that wants one.
     """
-    return not (_is_loopback(_host(given)) or _is_loopback(_host(found))) and answers_anybody(found)
+    return not (is_loopback(_host(given)) or is_loopback(_host(found))) and answers_anybody(found)
 
 
 def open_cluster_error(address: str) -> ConfigError:
@@ -65,7 +65,8 @@ def _host(address: str) -> str:
     return address.rsplit(":", 1)[0]
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address means the machine that uses it; not where it is no name of a host."""
     try:
         found = {info[4][0] for info in socket.getaddrinfo(host.strip("[]"), None)}
     except OSError:

@@ -100,7 +100,7 @@ class Parts:
 
     where: ClusterSettings
     cluster: Cluster
-    executor: Executor
+    executor_of: Callable[[ClusterInfo], Executor]
     observers: Sequence[Observer] = ()
     fleet_of: Callable[[ClusterInfo], Fleet] = RayFleet
     steps: Steps = field(default_factory=Steps)
@@ -207,7 +207,7 @@ class Run:
             driver = Driver(
                 self.job,
                 fleet,
-                parts.executor,
+                parts.executor_of(fleet.info),
                 [*parts.observers, report, *renting, *metrics_of(self.job.job_id, fleet.info)],
                 spec=spec,
                 shards=shards,

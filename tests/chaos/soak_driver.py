@@ -145,7 +145,7 @@ def run_job(order: Order) -> dict[str, Any]:
         parts = Parts(
             where=where,
             cluster=cluster,
-            executor=_executor(order, processes),
+            executor_of=lambda _: _executor(order, processes),
             observers=[LogObserver(logger)],
             fleet_of=RayFleet if order.notices else DeafFleet,
         )

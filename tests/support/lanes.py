@@ -37,7 +37,7 @@ def parts_on(fleet: ThreadFleet, observers: Sequence[Observer] = (), intervals: 
     return Parts(
         where=ClusterSettings(),
         cluster=ThreadCluster(fleet),
-        executor=ThreadExecutor(fleet),
+        executor_of=lambda _: ThreadExecutor(fleet),
         observers=observers,
         fleet_of=lambda info: fleet,
         intervals=intervals,

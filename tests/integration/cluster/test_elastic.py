@@ -142,7 +142,7 @@ def _run(raylets: Raylets, folder: Path, taker: Taker) -> JobResult:
     parts = Parts(
         where=where,
         cluster=open_cluster(where),
-        executor=ThreadExecutor(RayReplicas()),
+        executor_of=lambda _: ThreadExecutor(RayReplicas()),
         observers=[taker, LogObserver(logging.getLogger("run"))],
         intervals=Intervals(scale=0.5, grow=1.0, shrink=4.0),
     )

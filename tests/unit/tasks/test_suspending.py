@@ -48,7 +48,7 @@ def test_an_error_in_a_suspended_job_leaves_it_paused(
     monkeypatch.setattr(heeding, "get_run_logger", lambda: logging.getLogger("test"))
     job = open_job(make_settings(replicas=1, job_id="job"))
     fleet = ThreadFleet(["node-0"])
-    parts = replace(parts_on(fleet), executor=_SuspendedThenFails(fleet, job))
+    parts = replace(parts_on(fleet), executor_of=lambda _: _SuspendedThenFails(fleet, job))
     with (
         pytest.raises(JobPausedError, match="suspended in Prefect; `dray resume job"),
         driving(job, heeding.AskedOfRun(wish=Wish.SUSPEND)),
