@@ -149,13 +149,11 @@ def test_a_retry_that_waits_is_older_than_the_cancel_that_follows_it(
     run_id = a_run(Pending(), Running(), Failed(), AwaitingRetry())
     with open_store(settings.store_url) as store:
         assert cancel_or_ask(store, "job")
-    for state in (Pending(), Running()):
-        as_a_button(run_id, state)
+    as_buttons(run_id, Pending(), Running())
     found = opened(settings, run_id, monkeypatch)
     assert isinstance(found, opening.Declined)
     assert found.cancelled
-    for state in (Cancelled(), AwaitingRetry(), Pending(), Running()):
-        as_a_button(run_id, state)
+    as_buttons(run_id, Cancelled(), AwaitingRetry(), Pending(), Running())
     assert isinstance(opened(settings, run_id, monkeypatch), OpenJob)
 
 
@@ -173,13 +171,14 @@ def driven_by(run_id: UUID, settings: JobSettings, monkeypatch: pytest.MonkeyPat
     return job
 
 
-def as_a_button(run_id: UUID, state: State[Any]) -> str:
-    """Set the run's state; the name of the one that it has then. What Cancel does, the server decides.
+def as_buttons(run_id: UUID, *states: State[Any]) -> str:
+    """Set the run's states; the name of the one that it has then. What Cancel does, the server decides.
 
     The others it allows runs of deployments alone, which these are not.
     """
     with get_client(sync_client=True) as client:
-        client.set_flow_run_state(run_id, state, force=state.name != "Cancelling")
+        for state in states:
+            client.set_flow_run_state(run_id, state, force=state.name != "Cancelling")
         return str(client.read_flow_run(run_id).state_name)
 
 
@@ -196,7 +195,7 @@ def test_a_cancel_of_a_run_that_only_waits_is_of_its_job(
     """No process of the run was there to hear it: the next scheduled run went on with the job."""
     first = a_run(Pending(), Running())
     pause(driven_by(first, settings, monkeypatch))
-    assert [as_a_button(first, state) for state in then][-1] == "Cancelled"
+    assert as_buttons(first, *then) == "Cancelled"
     found = opened(settings, a_run(Pending(), Running()), monkeypatch)
     assert isinstance(found, opening.Declined)
     assert found.cancelled
@@ -213,7 +212,7 @@ def test_a_suspended_run_without_a_cancel_leaves_its_job_to_the_next_one(
 ) -> None:
     first = a_run(Pending(), Running())
     pause(driven_by(first, settings, monkeypatch))
-    assert as_a_button(first, Suspended()) == "Suspended"
+    assert as_buttons(first, Suspended()) == "Suspended"
     assert isinstance(opened(settings, a_run(Pending(), Running()), monkeypatch), OpenJob)
 
 
@@ -223,9 +222,8 @@ def test_the_retry_of_a_run_that_was_cancelled_while_it_was_suspended_goes_on(
     above = a_run(Pending(), Running())
     first = a_run(Pending(), Running(), caller=above)
     pause(driven_by(first, settings, monkeypatch))
-    for state in (Suspended(), Cancelling(), AwaitingRetry(), Pending(), Running()):
-        as_a_button(above, state)
-    as_a_button(first, Cancelled())
+    as_buttons(above, Suspended(), Cancelling(), AwaitingRetry(), Pending(), Running())
+    as_buttons(first, Cancelled())
     monkeypatch.setattr(current_job, "_driven", deque(maxlen=1))  # as in the next process
     assert isinstance(opened(settings, a_run(Pending(), Running(), caller=above), monkeypatch), OpenJob)
 
@@ -236,7 +234,7 @@ def test_an_old_cancel_is_not_heeded_once_the_job_went_on(
     first = a_run(Pending(), Running())
     pause(driven_by(first, settings, monkeypatch))
     pause(open_job(settings, resume=True))  # a command, without Prefect
-    as_a_button(first, Cancelled())
+    as_buttons(first, Cancelled())
     assert isinstance(opened(settings, a_run(Pending(), Running()), monkeypatch), OpenJob)
 
 
@@ -246,7 +244,7 @@ def test_a_run_whose_process_was_told_to_end_is_no_cancelled_job(
     """Ctrl-C or a timeout: the run ends as cancelled, and the same call goes on."""
     first = a_run(Pending(), Running())
     rest_cancelled(driven_by(first, settings, monkeypatch), release=True, for_good=False)
-    as_a_button(first, Cancelled())
+    as_buttons(first, Cancelled())
     assert isinstance(opened(settings, a_run(Pending(), Running()), monkeypatch), OpenJob)
 
 
