@@ -401,12 +401,36 @@ FACTS = st.builds(
 ERRORS = st.builds(
     ErrorFacts, sign=st.sampled_from(Sign), name=st.just("X"), oom=st.booleans(), preempted=st.booleans()
 )
+MOSTLY = st.sampled_from([True, True, True, False])
+SUSPECTS = st.builds(  # of FACTS, hardly any lead to a verdict on a row
+    Facts,
+    now=st.just(NOW),
+    node_alive=st.sampled_from([None, True, False]),
+    oom=st.booleans(),
+    rows=st.integers(0, 2),
+    alone=MOSTLY,
+    proven=MOSTLY,
+    elsewhere=st.booleans(),
+    shrinks=st.integers(0, 3),
+    new_rows=st.integers(0, 1),
+    interruptions=st.integers(0, 5),
+    crashes=st.integers(0, 5),
+    spent=st.dictionaries(st.sampled_from(Budget), st.integers(0, 3), max_size=2),
+)
+DEATHS = st.builds(
+    ErrorFacts,
+    sign=st.sampled_from([Sign.LOST, Sign.ENGINE_DEAD, Sign.ENGINE_START, Sign.OOM]),
+    name=st.just("X"),
+    oom=st.booleans(),
+    stuck=st.booleans(),
+)
 FINAL = {Cause.FENCED, Cause.USER_ERROR, Cause.STORE_FATAL, Cause.POISON, Cause.CANCEL}
 UNCHARGED = {*FINAL - {Cause.POISON}, Cause.SPOT, Cause.NO_ROOM, Cause.STORE_TRANSIENT}
 
 
-@given(ERRORS, FACTS, st.integers())
-def test_there_is_always_a_decision(error: ErrorFacts, facts: Facts, seed: int) -> None:
+@given(st.tuples(ERRORS, FACTS) | st.tuples(DEATHS, SUSPECTS), st.integers())
+def test_there_is_always_a_decision(drawn: tuple[ErrorFacts, Facts], seed: int) -> None:
+    error, facts = drawn
     decision = decide(error, facts, rng=random.Random(seed))
     effect = decision.effect
     assert 0.0 <= decision.delay <= 120.0
@@ -422,6 +446,7 @@ def test_there_is_always_a_decision(error: ErrorFacts, facts: Facts, seed: int) 
     if decision.cause is Cause.POISON and effect.task is not OnTask.FAIL:
         assert facts.alone
         assert facts.proven  # no verdict before the engine has answered
+        assert facts.crashes >= 2
         assert facts.elsewhere or facts.crashes >= SAME_PLACE
         assert facts.rows <= 1
     if facts.cancelled and error.sign is not Sign.FENCED:

@@ -187,17 +187,24 @@ def test_junk_never_raises(body: bytes, headers: dict[str, str], now: float) -> 
             assert notice.seconds_left(now) is None or notice.seconds_left(now) >= 0  # type: ignore[operator]
 
 
-@given(BODIES, st.sampled_from([PREEMPTED, MAINTENANCE]), st.integers(100, 599))
+WORDS = st.sampled_from([b"TRUE", b"FALSE", b"NONE", b"MIGRATE_ON_HOST_MAINTENANCE"])
+STATUSES = st.just(200) | st.integers(100, 599)  # of the latter, hardly one is 200
+
+
+@given(WORDS | BODIES.map(bytes), st.sampled_from([PREEMPTED, MAINTENANCE]), STATUSES)
 def test_a_value_is_read_or_refused(body: bytes, key: str, status: int) -> None:
     answer = Answer(status=status, headers={"metadata-flavor": "Google"}, body=body)
     try:
         value = value_of(answer, key)
     except SourceError as error:
         assert status != 200
-        assert "body" not in str(error)
+        assert str(error) == f"GET /computeMetadata/v1/instance/{key}: status {status}"  # not the body
     else:
         assert status == 200
+        assert value in (answer.text, "unknown")
         assert value.isascii()
+        assert value.isprintable()
+        assert len(value) <= 128
 
 
 @given(st.text() | st.none() | st.integers() | st.binary())

@@ -33,7 +33,13 @@ def test_a_job_without_rows() -> None:
     assert "Files" not in text
 
 
-@given(st.text(max_size=60))
+MARKS = st.lists(  # of any text, hardly one has a mark
+    st.sampled_from(["[a](b)", "](", "[", "<b>", "`", "``", "|", "\\", "&lt;", "*", "#", "\n", " ", "a"]),
+    max_size=12,
+).map("".join)
+
+
+@given(st.text(max_size=60) | MARKS)
 def test_strings_of_the_data_are_shown_not_obeyed(strange: str) -> None:
     data = report_jobs.empty()
     errors = (ErrorCode(code=strange, count=3, examples=(strange, "plain")),)
