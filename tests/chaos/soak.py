@@ -28,6 +28,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import shutil
 import signal
 import sys
@@ -114,7 +115,7 @@ class Soak:
             except Exception as error:  # noqa: BLE001  the next runs may say more
                 self._end_drivers()  # one may drive still, or have an end that nobody has heard of
                 self._start_drivers()
-                if self._cloud.raylets.up:
+                if self._cloud.raylets.up or _is_certain(error):
                     self._failed(run, error)
                     self.totals.count(run)
                     return False
@@ -170,6 +171,11 @@ class Soak:
         print(f"FAILED {told}\n  again with {again}; kept: {run.folder}", flush=True)
         if not isinstance(error, AssertionError):
             traceback.print_exc()
+
+
+def _is_certain(error: Exception) -> bool:
+    """Whether an invariant is broken that holds whatever becomes of the cluster. I6 and I7 ask that."""
+    return isinstance(error, AssertionError) and re.match(r"I[1-589]: ", str(error)) is not None
 
 
 def groups_of(rows: int) -> list[tuple[int, ...]]:
