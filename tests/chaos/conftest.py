@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,8 @@ import pytest
 from dray.history import FOLDER_VARIABLE
 from tests.chaos.matrix import Row, keep
 from tests.support import history
+from tests.support.ray_workers import await_none
+from tests.support.raylets import Raylets
 from tests.support.spot_nodes import SpotNodes
 
 # A failed assert there shows its values, as in a test.
@@ -22,6 +23,7 @@ pytest.register_assert_rewrite("tests.chaos.resumed_job", "tests.chaos.resumed_c
 _ROWS: dict[str, Row] = {}
 _PASSED: set[str] = set()
 _FAILED: set[str] = set()
+_GONE_SECONDS = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +47,25 @@ def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left(tmp_path: Path) -> Iterator[None]:
-    """No process of a test's jobs outlives it, on any node, and no model stays in memory."""
-    before = _models()
+    """No process of a test's jobs outlives it."""
     yield
-    deadline = time.monotonic() + 20
-    while left := {**_processes(tmp_path), **dict.fromkeys(_models() - before, "model")}:
-        assert time.monotonic() < deadline, f"left behind: {left}"
+    deadline = time.monotonic() + _GONE_SECONDS
+    while left := _processes(tmp_path):
+        assert time.monotonic() < deadline, f"I7: left behind: {left}"
         time.sleep(0.2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """No actor and no task outlives a test, on any node of a cluster that its jobs were given.
+
+    Looked for here, since a fixture of the test alone stops its cluster before ``_nothing_left`` looks. That
+    finds no worker either whose environment lacks the folder of the history.
+    """
+    result = yield
+    for raylets in Raylets.running:
+        await_none(_GONE_SECONDS, raylets.workers)
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -78,18 +92,9 @@ def _processes(folder: Path) -> dict[str, str]:
         try:
             if process.environ().get(FOLDER_VARIABLE, "").startswith(str(folder)):
                 found[str(process.pid)] = " ".join(process.cmdline())[:80]
-        except psutil.Error:  # it ended, or it is somebody else's
+        except psutil.Error:  # it ended, or belongs to another user
             continue
     return found
-
-
-def _models() -> set[str]:
-    folder = Path(f"/dev/shm/dray-{os.getuid()}")
-    return (
-        {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-        if folder.is_dir()
-        else set()
-    )
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from tests.chaos.soak_plan import Fault, Kind
 from tests.chaos.soak_run import Run
 from tests.support.command import CANARY
 from tests.support.history import Figures, Line, check_history, read_history
+from tests.support.ray_workers import await_none
 
 _GONE_SECONDS = 15.0
 _NOTICE_SECONDS = 20.0
@@ -110,15 +110,7 @@ def _check_nothing_left(run: Run) -> None:
         text = path.read_text()
         assert CANARY not in text, f"I9: a prompt stands in {path.name}"
         assert token is not None and token not in text, f"I9: the cluster's token stands in {path.name}"
-    _wait_for_processes(run)
-
-
-def _wait_for_processes(run: Run) -> None:
-    deadline = time.monotonic() + _GONE_SECONDS
-    replicas = {line.pid for line in read_history(run.history, run.job) if line.event is Event.ADMITTED}
-    while left := run.cloud.actor_processes(replicas):
-        assert time.monotonic() < deadline, f"I7: processes of actors are left: {left}"
-        time.sleep(0.1)
+    await_none(_GONE_SECONDS, run.cloud.raylets.workers)
 
 
 def _check_charges(run: Run) -> int:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +29,6 @@ SPOT = 3
 
 _SILENT = "health check failed"
 """In Ray's words for a node that it has found dead because that did not answer."""
-_AT_REST = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 class Driver:
@@ -190,20 +189,6 @@ class Cloud:
             server.__exit__(None, None, None)
         self._free.clear()
 
-    def actor_processes(self, replicas: Collection[int]) -> dict[int, str]:
-        """Processes of actors by pid, with their titles: below the cluster, and of these former ``replicas``.
-
-        What a killed raylet leaves behind is below nobody.
-        """
-        found = {}
-        below = {child.pid for child in psutil.Process(self.raylets._process.pid).children(recursive=True)}
-        for process in psutil.process_iter():
-            known = is_actor if process.pid in below else is_replica if process.pid in replicas else None
-            with suppress(psutil.NoSuchProcess):
-                if known is not None and known(process):
-                    found[process.pid] = " ".join(process.cmdline())
-        return found
-
     def _add_missing(self) -> None:
         while True:
             with self._guard:
@@ -227,18 +212,6 @@ class Cloud:
                 server.spare()
             self._free += self._servers.values()
             self._servers.clear()
-
-
-def is_replica(process: psutil.Process) -> bool:
-    """Whether a process is a replica's, by its title: ``ray::Replica`` or ``ray::NAME:Replica.__init__``."""
-    return is_actor(process) and "Replica" in " ".join(process.cmdline())
-
-
-def is_actor(process: psutil.Process) -> bool:
-    """Whether a process is one of Ray's that is at work, and none of its own agents, by its title."""
-    title = " ".join(process.cmdline())
-    busy = title.startswith("ray::") and not title.startswith(_AT_REST)
-    return busy and process.status() != psutil.STATUS_ZOMBIE
 
 
 class SqliteStore:

@@ -11,8 +11,9 @@ import psutil
 
 from dray.errors import DrayError
 from dray.store import Shard, ShardState, Store
-from tests.chaos.soak_cloud import Cloud, is_replica
+from tests.chaos.soak_cloud import Cloud
 from tests.chaos.soak_plan import Held
+from tests.support.ray_workers import is_replica
 from tests.support.stores import indexes_of
 
 SAFE_ROWS = 32

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import psutil
 
@@ -35,6 +35,7 @@ from dray.cluster import ClusterSettings
 from dray.cluster.ray_private import Service, agents_on_demand, enable_token_auth, start_without
 from dray.processes import no_survivors
 from tests.support.autoscaling import VARIABLES, head_arguments
+from tests.support.ray_workers import at_work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,9 @@ class Raylets:
         RuntimeError: its process ended; the message has what it said last.
     """
 
+    running: ClassVar[list[Raylets]] = []
+    """The clusters of this process that were not stopped."""
+
     def __init__(
         self,
         folder: Path,
@@ -87,6 +91,7 @@ class Raylets:
     ) -> None:
         self.folder = folder
         self._log = log
+        self._seen: set[psutil.Process] = set()
         command = [sys.executable, "-m", "tests.support.raylets", str(folder), str(nodes)]
         with log.open("wb") if log is not None else nullcontext() as said:
             self._process = subprocess.Popen(
@@ -101,6 +106,7 @@ class Raylets:
         started = self._answer()
         self.settings = ClusterSettings(address=started["address"], auth_token=started["token"])
         self.nodes: list[str] = started["nodes"]
+        self.running.append(self)
 
     @property
     def up(self) -> bool:
@@ -115,6 +121,11 @@ class Raylets:
     def environment(self) -> dict[str, str]:
         """What a process needs to join."""
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.settings.auth_token or ""}
+
+    def workers(self) -> dict[psutil.Process, str]:
+        """The processes of actors and tasks that run, with their titles; those of killed nodes, too."""
+        self._note_processes()
+        return at_work(self._seen)
 
     def signal(self, number: int, name: str) -> None:
         """Send a signal (``STOP``, ``CONT``, ``TERM``) to a node's raylet and all that it started."""
@@ -149,13 +160,23 @@ class Raylets:
 
     def stop(self) -> None:
         """End the cluster."""
+        if self in self.running:
+            self.running.remove(self)
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended by itself
             self._process.stdin.close()
         self._process.wait(60)
 
+    def _note_processes(self) -> None:
+        """What is below the cluster's process: once its raylet is killed, a worker is below none."""
+        self._seen = {process for process in self._seen if process.is_running()}
+        with suppress(psutil.NoSuchProcess):  # the cluster's own ended
+            self._seen.update(psutil.Process(self._process.pid).children(recursive=True))
+
     def _command(self, command: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
+        if "kill" in command:
+            self._note_processes()
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         return self._answer()
