@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from dataclasses import dataclass
 from dray.history import Event
 from dray.requests.outputs.lines import error_line
 from dray.shard.ending import VERDICTS
-from dray.store import JobState, ShardState, own_event
+from dray.store import JobState, ShardState
+from tests.chaos.soak_charges import Charged, check_charges
 from tests.chaos.soak_plan import Fault, Kind
 from tests.chaos.soak_run import Run
 from tests.support.command import CANARY
@@ -18,9 +18,6 @@ from tests.support.history import Figures, Line, check_history, read_history
 from tests.support.ray_workers import await_none
 
 _GONE_SECONDS = 15.0
-_NOTICE_SECONDS = 20.0
-"""A death so long before a run's end is charged: the driver first waits for shard tasks that stand still."""
-_TOLERATED = {"DONE", "NOT_THERE", "CLAIMED_AGAIN"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +48,7 @@ class Cost:
 
     figures: Figures
     resumed: Mapping[str, list[float]]
-    unsure: int
-    """Charges for a replica of which nobody could tell whether it went alone or with its node."""
+    charged: Charged
 
 
 def check_run(run: Run, wanted: Wanted) -> Cost:
@@ -61,9 +57,9 @@ def check_run(run: Run, wanted: Wanted) -> Cost:
     assert figures.rows == run.rows, f"I1: {figures.rows} of {run.rows} rows have an outcome"
     _check_files(run, wanted)
     _check_nothing_left(run)
-    unsure = _check_charges(run)
+    charged = check_charges(run)
     lines = read_history(run.history, run.job)
-    return Cost(figures=figures, resumed=_resumed(run, lines), unsure=unsure)
+    return Cost(figures=figures, resumed=_resumed(run, lines), charged=charged)
 
 
 def _check_files(run: Run, wanted: Wanted) -> None:
@@ -111,76 +107,6 @@ def _check_nothing_left(run: Run) -> None:
         assert CANARY not in text, f"I9: a prompt stands in {path.name}"
         assert token is not None and token not in text, f"I9: the cluster's token stands in {path.name}"
     await_none(_GONE_SECONDS, run.cloud.raylets.workers)
-
-
-def _check_charges(run: Run) -> int:
-    """I6: charged is what the table charges, once for each loss; returns the losses of unknown kind."""
-    faults, charges = run.faults, run.opened().charges(run.job)
-    killed = {f"replica {fault.replica}" for fault in faults if fault.kind is Kind.REPLICA}
-    lost = {f"node {fault.node}" for fault in faults if fault.kind is Kind.NODE}
-    given_up = {f"node {node}" for node in run.given_up}
-    # A shard task that heard no verdict, of a driver that stood still, charges its attempt.
-    own = {
-        own_event(one.shard, one.epoch): f"replica {one.replica}" for one in run.opened().attempts(run.job)
-    }
-    at_engines = {own.get(one.event, one.event) for one in charges if one.budget in ("model", "replica")}
-    at_nodes = {own.get(one.event, one.event) for one in charges if one.budget in ("infra", "node")}
-    other = {one.budget for one in charges} - {"model", "replica", "infra", "node"}
-    other -= {"oom"} if run.plan.memory else set()
-    assert not other, f"I6: charged to {other}"
-    # A replica of which Ray said in time neither how it died nor that its node lives.
-    unsure = {event for event in at_nodes if event.startswith("replica ")}
-    on_nodes = {f"replica {name}" for fault in faults if fault.kind is Kind.NODE for name in fault.replicas}
-    on_nodes |= {f"replica {row.name}" for row in run.opened().replicas(run.job) if row.node in run.given_up}
-    assert unsure <= killed | on_nodes, f"I6: lost without a kill: {unsure - killed - on_nodes}"
-    strange = at_nodes - lost - unsure - given_up
-    announced = {fault.node: str(fault.kind) for fault in faults if fault.kind in (Kind.OBEYED, Kind.LYING)}
-    dead = {f"node {name}": why for name, why in run.cloud.raylets.dead().items()}
-    said = {event: dead.get(event) for event in strange}
-    assert not strange, f"I6: nodes that no fault killed, what Ray says: {said}; announced: {announced}"
-    deaths = at_engines - killed
-    allowed = len(run.plan.poison) * (math.log2(run.rows) + 4)
-    assert len(deaths) <= allowed, f"I6: {len(deaths)} deaths of engines, {allowed:.0f} by poison: {deaths}"
-    _check_causes(run)
-    _check_charged(run, at_engines | at_nodes)
-    return len(unsure)
-
-
-def _check_causes(run: Run) -> None:
-    kinds = {fault.kind for fault in run.faults}
-    causes = {one.cause for one in run.opened().attempts(run.job)} - _TOLERATED
-    explained: dict[str, bool] = {
-        "SPOT": bool(kinds & {Kind.OBEYED, Kind.LYING}),
-        "NODE_LOSS": bool(kinds & {Kind.NODE, Kind.REPLICA} or run.given_up),
-        "ENGINE_CRASH": Kind.REPLICA in kinds or bool(run.plan.poison),
-        "OOM": run.plan.memory,
-        "POISON": bool(run.plan.poison),
-        "DRIVER_LOST": bool(kinds & {Kind.DRIVER, Kind.STALLED}),
-        "LEASE_EXPIRED": Kind.TASK in kinds,
-        "STORE_TRANSIENT": Kind.TASK in kinds,  # a lease that lapsed by its holder's own clock
-    }
-    strange = {str(cause) for cause in causes if not explained.get(str(cause), False)}
-    assert not strange, f"I6: attempts ended by {strange}, which nobody caused"
-
-
-def _check_charged(run: Run, events: set[str]) -> None:
-    """What was killed, in time before the end and before its driver's, is charged."""
-    announced = {fault.node for fault in run.faults if fault.kind in (Kind.OBEYED, Kind.LYING)}
-    killed = {fault.node for fault in run.faults if fault.kind is Kind.NODE} | set(run.given_up)
-    last = max(line.at for line in read_history(run.history, run.job))
-    drivers = [fault.at for fault in run.faults if fault.kind is Kind.DRIVER]
-    within = _NOTICE_SECONDS * 1e9
-    for fault in run.faults:
-        # Too near to the end, or after it, or too near to its driver's: nobody heard of it in time.
-        unheard = last - fault.at < within or any(0 <= at - fault.at < within for at in drivers)
-        if unheard or fault.node in announced:
-            continue
-        expected: set[str] = set()
-        if fault.kind is Kind.REPLICA and fault.node not in killed:
-            expected = {f"replica {fault.replica}"}
-        elif fault.kind is Kind.NODE and fault.held:
-            expected = {f"node {fault.node}", *(f"replica {name}" for name in fault.replicas)}
-        assert not expected or expected & events, f"I6: nobody was charged for {fault}"
 
 
 def _resumed(run: Run, lines: list[Line]) -> dict[str, list[float]]:

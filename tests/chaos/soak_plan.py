@@ -79,6 +79,7 @@ class Fault:
     """What was done, at ``at`` (monotonic nanoseconds). ``noticed``: its notice was recorded by the end.
 
     ``core``: of a replica, the process of its engine core was killed, and not the one that reads rows.
+    ``replicas`` are all that a killed node ever had, ``went`` those that lived and went with it.
     """
 
     kind: str
@@ -86,6 +87,7 @@ class Fault:
     node: str | None = None
     replica: str | None = None
     replicas: Sequence[str] = ()
+    went: Sequence[str] = ()
     held: Sequence[Held] = ()
     noticed: bool = False
     core: bool = False

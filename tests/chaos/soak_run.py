@@ -39,6 +39,7 @@ STALLS_A_RUN = 3
 _SLEEPER_SECONDS = 60.0
 NODES_A_RUN = 3  # that a run may lose: each costs seconds
 DRIVERS_A_RUN = 2
+_ENDED = (stores.ReplicaState.GONE, stores.ReplicaState.RETIRED)
 
 
 @dataclass(kw_only=True)
@@ -235,12 +236,16 @@ class Run:
         if number is None:
             return False
         node = self.cloud.node_id(number)
-        names = self._seen.names_on(node)
+        there = self._seen.replicas_on(node)
+        names = [row.name for row in there]
         held = self._seen.held(names)
         if any(map(is_tried, held)):
             return False
         at = self.cloud.kill(number)
-        self.faults.append(Fault(kind=Kind.NODE, at=at, node=node, replicas=names, held=held_of(held)))
+        went = [row.name for row in there if row.state not in _ENDED]
+        self.faults.append(
+            Fault(kind=Kind.NODE, at=at, node=node, replicas=names, went=went, held=held_of(held))
+        )
         self.cloud.refill()
         return True
 

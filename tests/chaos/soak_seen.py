@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from dray.errors import DrayError
-from dray.store import Shard, ShardState, Store
+from dray.store import ReplicaRow, Shard, ShardState, Store
 from tests.chaos.soak_cloud import Cloud
 from tests.chaos.soak_plan import Held
 from tests.support.ray_workers import is_replica
@@ -34,10 +34,10 @@ class Seen:
         self._cloud = cloud
         self._sessions: dict[int, tuple[int, int]] = {}  # of replicas' processes: one that each had
 
-    def names_on(self, node: str) -> list[str]:
-        """The replicas on a node."""
+    def replicas_on(self, node: str) -> list[ReplicaRow]:
+        """The replicas that a node has or had."""
         with suppress(DrayError):
-            return [row.name for row in self._opened().replicas(self._job) if row.node == node]
+            return [row for row in self._opened().replicas(self._job) if row.node == node]
         return []
 
     def held(self, replicas: Sequence[str]) -> list[Shard]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.benchmarks.results import Table, median, number
@@ -24,6 +24,7 @@ class Totals:
     stores: Counter[str] = field(default_factory=Counter)
     poisoned: int = 0
     unsure: int = 0
+    held: Counter[str] = field(default_factory=Counter)
     again: int = 0
     given_up: int = 0
     shares: list[float] = field(default_factory=list)
@@ -36,12 +37,14 @@ class Totals:
         return sum(f"{invariant}:" in text for text in self.failures)
 
     def unseen(self) -> list[str]:
-        """Kinds of faults that never came about: with many runs the soak is not what it says."""
-        return [str(kind) for kind in Kind if not any(name.startswith(str(kind)) for name in self.faults)]
+        """What never came about, kinds of faults and else: with many runs the soak is not what it says."""
+        kinds = [str(kind) for kind in Kind if not any(name.startswith(str(kind)) for name in self.faults)]
+        return kinds if self.held else [*kinds, "a loss that had to be charged"]
 
     def take(self, run: Run, cost: Cost) -> None:
         """A run that passed."""
-        self.unsure += cost.unsure
+        self.unsure += cost.charged.unsure
+        self.held += cost.charged.held
         self.shares.append(cost.figures.recomputed / cost.figures.rows)
         for kind, seconds in cost.resumed.items():
             self.resumed.setdefault(kind, []).extend(seconds)
@@ -63,6 +66,7 @@ class Totals:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.seconds += other.seconds
         self.faults += other.faults
+        self.held += other.held
         self.stores += other.stores
         self.shares += other.shares
         self.failures += other.failures
@@ -97,8 +101,9 @@ class Totals:
                 _times(self.resumed.get(Kind.NODE, [])),
             ),
             ("seconds of a run", _times(self.seconds)),
-            ("stores", ", ".join(f"{name} {count}" for name, count in sorted(self.stores.items()))),
+            ("stores", _counts(self.stores)),
             ("runs with rows that kill engines", f"{self.poisoned:,}"),
+            ("losses that had to be charged, and were", _counts(self.held) or "0"),
             ("charges for a replica lost of unknown cause", f"{self.unsure:,}"),
             ("nodes that no fault killed, given up by Ray after 2 s", f"{self.given_up:,}"),
             ("runs begun again: a node of the test's cluster did not start", f"{self.again:,}"),
@@ -111,6 +116,10 @@ class Totals:
             Table(title="Soak", header=("what", "measured"), rows=rows),
             Table(title="Faults", header=("what", "how often"), rows=faults),
         ]
+
+
+def _counts(values: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(values.items()))
 
 
 def _shares(values: Sequence[float]) -> str:
