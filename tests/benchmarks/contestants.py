@@ -149,7 +149,7 @@ def ray_data(work: Work) -> dict[str, Any]:
 
 
 def _of_the_engine(work: Work) -> dict[str, str]:
-    """Variables of an engine in Ray's worker: Ray gives it as many threads of OpenMP as its bundle has cores."""
+    """Variables of an engine in Ray's worker, which has one thread of OpenMP for each core of its bundle."""
     from dray.engine.vllm_adapter.arguments import ENVIRONMENT
 
     threads = os.environ.get("OMP_NUM_THREADS") or str(os.cpu_count())
