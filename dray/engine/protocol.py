@@ -19,7 +19,8 @@ from dray.weights.source.manifest import Manifest
 class EngineSpec:
     """Which engine a replica runs, and how.
 
-    ``name`` is ``vllm`` or ``simulated``. ``model`` is a local directory, or the URI of one in an object
+    ``name`` is ``vllm`` or ``simulated``. ``replica`` names the replica that has the engine: no other one of
+    the job draws the same random numbers. ``model`` is a local directory, or the URI of one in an object
     store, whose state ``weights`` pins and ``objects`` gives access to; for ``weights_patience`` seconds the
     fetch is left to others of this node. ``model_name`` is the name that
     rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they are: vLLM's engine
@@ -35,6 +36,7 @@ class EngineSpec:
     name: str
     model: str
     kind: Kind
+    replica: str = ""
     model_name: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     weights: Manifest | None = None

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,7 @@ class Replica:
         silence: float = SILENCE_SECONDS,
     ) -> None:
         self.name = name
+        spec = replace(spec, replica=name)
         self._began = time.time()
         self._exit_when_dead = exit_when_dead
         self._log = keep_log()

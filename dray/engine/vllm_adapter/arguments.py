@@ -26,6 +26,7 @@ from dray.engine.vllm_adapter.core import choice as core_choice
 from dray.engine.vllm_adapter.lora import lora_arguments
 from dray.engine.vllm_adapter.media.images import THREADS as IMAGE_THREADS
 from dray.engine.vllm_adapter.media.images import WITHOUT_LIST
+from dray.engine.vllm_adapter.seeds import own_seed
 from dray.engine.weight_formats import formats_of, tokenizer_of
 from dray.errors import ConfigError
 from dray.planner.models import KV_BYTES, kv_format, least_tokens, read_model
@@ -131,7 +132,6 @@ def engine_arguments(
     if unknown:
         raise ConfigError(f"vLLM has no engine argument {', '.join(unknown)}")
     arguments: dict[str, Any] = {
-        "seed": 0,
         "trust_remote_code": False,
         "load_format": "safetensors",
         "disable_log_stats": False,  # per-request timings come from it
@@ -139,6 +139,7 @@ def engine_arguments(
         "allowed_media_domains": ["nothing.invalid"],  # rows make vLLM fetch nothing
         **model,
     }
+    given["seed"] = own_seed(given.get("seed", 0), spec.replica)
     given |= enough_tokens(spec, arguments["model"])
     arguments |= spec.kind.engine.arguments
     arguments |= _place(spec)
