@@ -221,13 +221,14 @@ def enough_tokens(spec: EngineSpec, model: str) -> dict[str, int]:
 def _share_of_a_gpu(spec: EngineSpec, given: dict[str, Any]) -> dict[str, Any]:
     """Its share of the memory that vLLM would take, for a replica that asked for a part of a GPU.
 
-    vLLM counts a GPU as its own: the second engine on it would not find the memory.
+    vLLM counts a GPU as its own: the second engine on it would not find the memory. At its start it looks
+    for the share also where the user sizes the cache (``kv_cache_memory_bytes``).
     """
     from vllm.engine.arg_utils import EngineArgs
 
     if spec.gpus is None or not 0 < spec.gpus < 1:
         return {}
-    if given.keys() & {"gpu_memory_utilization", "kv_cache_memory_bytes"}:
+    if "gpu_memory_utilization" in given:
         return {}
     return {"gpu_memory_utilization": round(EngineArgs.gpu_memory_utilization * spec.gpus, 4)}
 

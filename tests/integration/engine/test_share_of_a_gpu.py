@@ -31,6 +31,13 @@ def test_a_part_of_a_gpu_is_a_part_of_its_memory(gpus: float, share: float) -> N
     assert arguments(gpus)["gpu_memory_utilization"] == pytest.approx(share * whole, abs=1e-4)
 
 
+def test_it_is_also_what_a_replica_must_find_free_whose_cache_the_user_sizes() -> None:
+    """vLLM looks for its 0.92 at each start: the second replica on a GPU would never find them."""
+    given = arguments(0.5, kv_cache_memory_bytes=1 << 30)
+    assert given["gpu_memory_utilization"] == 0.46
+    assert given["kv_cache_memory_bytes"] == 1 << 30
+
+
 @pytest.mark.parametrize("gpus", [None, 0.0, 1.0, 2.0])
 def test_whole_gpus_are_left_to_vllm(gpus: float | None) -> None:
     assert "gpu_memory_utilization" not in arguments(gpus)
@@ -47,5 +54,4 @@ def test_a_step_that_memory_did_not_suffice_for_still_holds_a_video(tmp_path: Pa
 
 def test_what_a_user_says_of_memory_stays() -> None:
     assert arguments(0.5, gpu_memory_utilization=0.3)["gpu_memory_utilization"] == 0.3
-    assert "gpu_memory_utilization" not in arguments(0.5, kv_cache_memory_bytes=1 << 30)
     assert "gpu_memory_utilization" not in arguments(0.5, cpu=True)
