@@ -31,7 +31,7 @@ from dray.engine.vllm_adapter.prompt_day import show_day
 from dray.errors import EngineDeadError
 from dray.machine import processor_name
 from dray.requests.model import Outcome, Request
-from dray.weights.loading.ranks import LoadTimes, ranks_heard
+from dray.weights.loading.ranks import Ranks, ranks_heard
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,8 @@ class VllmEngine:
                 imported = time.monotonic()
                 arguments = engine_arguments(spec, model.arguments(), self._adapters, cpu=cpu)
                 fetched = time.monotonic()
-                self.loads = self._build(spec, arguments)
+                self._ranks = self._build(spec, arguments)
+                self.loads = self._ranks.loads
                 seconds = {"import": imported - began, "wait": fetched - imported}
                 seconds["engine"] = time.monotonic() - fetched
                 self.info = self._described(seconds, model.span())
@@ -89,7 +90,7 @@ class VllmEngine:
         place = "this process" if self._core is None else f"a process of its own ({self._core.pid})"
         logger.info("the engine's core runs in %s", place)
 
-    def _build(self, spec: EngineSpec, arguments: dict[str, Any]) -> list[LoadTimes]:
+    def _build(self, spec: EngineSpec, arguments: dict[str, Any]) -> Ranks:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.usage.usage_lib import UsageContext
 
@@ -126,7 +127,7 @@ class VllmEngine:
         self._serve = serving_for(spec, self._client, load_adapters(self._engine, self._adapters))
         self._folder = arguments["model"]
         self._flights = Flights(self._client, self._serve, self._folder, self._death, self.wake)
-        return ranks.loads
+        return ranks
 
     def _started(self, spec: EngineSpec, *, log_stats: bool) -> Any:
         from vllm.usage.usage_lib import UsageContext
@@ -186,11 +187,15 @@ class VllmEngine:
                 outputs += self._engine.step()
         except Exception as error:
             raise self._death(error) from error
+        if self._line is not None and not outputs and (death := self._ranks.death()) is not None:
+            raise death  # the core itself waits for the other ranks
         if self._line is None and self._client.progress == before:
             time.sleep(_NOTHING_TO_COMPUTE)
         return outputs
 
     def _death(self, error: Exception) -> EngineDeadError:
+        if (death := self._ranks.death()) is not None:
+            return death
         if self._line is not None and self._line.ended_by(error):
             return self._line.death()
         return EngineDeadError(f"{type(error).__name__} in the engine's step")
@@ -229,6 +234,7 @@ class VllmEngine:
         self._serve.close()
         self._engine.engine_core.shutdown()
         self._end_core()
+        self._ranks.close()
 
     def _end_core(self) -> None:
         if self._core is not None:

@@ -19,7 +19,7 @@ from dray.engine.vllm_adapter.arguments import (
 from dray.engine.vllm_adapter.core.rank_process import ranks_end_with_this_process
 from dray.engine.vllm_adapter.imports import import_vllm
 from dray.errors import EngineDeadError
-from dray.weights.loading.ranks import ranks_heard
+from dray.weights.loading.ranks import Ranks, ranks_heard
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +43,13 @@ def run_ranks(spec: EngineSpec, limits: Callable[[], BatchLimits]) -> NoReturn:
         arguments = engine_arguments(spec, model.arguments(), adapters, cpu=cpu)
         leaders = limits()
         batches = {"max_num_seqs": leaders.seqs, "max_num_batched_tokens": leaders.tokens}
-        executor = _started(arguments | batches)
+        executor, ranks = _started(arguments | batches)
     logger.info("the ranks of node %d run", spec.rank.number + 1 if spec.rank else 1)
     executor.start_worker_monitor(inline=True)
-    raise EngineDeadError("a rank's process ended")
+    raise ranks.death() or EngineDeadError("a rank's process ended")
 
 
-def _started(arguments: dict[str, Any]) -> Any:
+def _started(arguments: dict[str, Any]) -> tuple[Any, Ranks]:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.executor.multiproc_executor import MultiprocExecutor
@@ -60,5 +60,6 @@ def _started(arguments: dict[str, Any]) -> Any:
     ranks_end_with_this_process()
     with refused_arguments():
         config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS, headless=True)
-    with ranks_heard():
-        return MultiprocExecutor(config, monitor_workers=False)
+    with ranks_heard() as ranks:
+        executor = MultiprocExecutor(config, monitor_workers=False)
+    return executor, ranks

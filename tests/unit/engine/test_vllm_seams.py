@@ -33,6 +33,7 @@ from dray.engine.vllm_adapter.imports import import_vllm
 from dray.errors import ConfigError, EngineDeadError
 from dray.failures.signs import out_of_memory
 from dray.kinds import Kind
+from dray.weights.loading.ranks import Ranks
 from tests.support.model_configs import LLAMA_1B, LLAMA_8B, MISTRAL_7B, QWEN3_06B
 
 pytestmark = pytest.mark.unit
@@ -80,6 +81,7 @@ def test_a_failing_step_means_a_dead_engine() -> None:
     engine = object.__new__(VllmEngine)
     engine._flights = SimpleNamespace(go_on=lambda: None, in_engine=True)  # type: ignore[assignment]
     engine._line = None
+    engine._ranks = Ranks()
     engine._engine = SimpleNamespace(step=broken)
     engine._client = SimpleNamespace(progress=0)  # type: ignore[assignment]
     with pytest.raises(EngineDeadError, match="RuntimeError"):
@@ -95,6 +97,7 @@ def test_a_fault_of_the_front_is_no_death_of_the_core(*, lives: bool) -> None:
     line._core = core  # type: ignore[assignment]
     engine = object.__new__(VllmEngine)
     engine._line = line
+    engine._ranks = Ranks()
     told = str(engine._death(UnicodeDecodeError("utf-8", b"", 0, 1, "a row's words")))
     assert told == ("UnicodeDecodeError in the engine's step" if lives else "SIGKILL in the engine's core")
     assert str(engine._death(EngineDeadError("the core"))) == "SIGKILL in the engine's core"

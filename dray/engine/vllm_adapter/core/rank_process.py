@@ -4,11 +4,16 @@ vLLM's own ranks watch a pipe, and only once they have loaded the model. Before 
 others for up to half an hour, with its GPU. The memory that they share does not stay behind, either, nor the
 file by which they meet. Why a rank does not start, vLLM writes into a log alone; here the process that
 started it is told.
+
+So it is with a step that fails. vLLM hears of that from one rank only: it asks for the step's result. Another
+one would log its error and go on with the next step, and the first would wait for it for five minutes.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +23,13 @@ from dray.engine.vllm_adapter.core.rank_memory import name_after_owner, remove_u
 from dray.engine.vllm_adapter.core.socket_folder import meet_in_socket_folder
 from dray.failures.signs import out_of_memory
 from dray.weights.loading.ranks import tell_failure
+
+# The calls of vLLM's to its ranks after which none of them may go on alone.
+_OF_THE_START = frozenset(
+    {"determine_available_memory", "initialize_from_config", "compile_or_warm_up_model"}
+)
+_STEPS = frozenset({"execute_model", "sample_tokens", "execute_dummy_batch", "take_draft_token_ids"})
+_FAILED = 1  # exit status of a rank
 
 _main: Callable[..., None] | None = None  # vLLM's, where this process put its own in its place
 
@@ -35,7 +47,7 @@ def ranks_end_with_this_process() -> None:
     global _main
     if _main is None:
         _main = WorkerProc.worker_main
-        WorkerProc.__init__ = _telling(WorkerProc.__init__)  # for forked ones
+        _report_failures(WorkerProc)  # for forked ones
         WorkerProc.worker_main = staticmethod(run_rank)
 
 
@@ -49,9 +61,50 @@ def run_rank(*args: Any, **options: Any) -> None:
     if run is None:
         from vllm.v1.executor.multiproc_executor import WorkerProc
 
-        WorkerProc.__init__ = _telling(WorkerProc.__init__)
+        _report_failures(WorkerProc)
         run = WorkerProc.worker_main
     run(*args, **options)
+
+
+def _report_failures(worker: Any) -> None:
+    """Have each rank of vLLM's class ``worker`` tell why it does not start, or why a step failed."""
+    worker.__init__ = _telling(worker.__init__)
+    worker._execute_worker_rpc = _handing_out(worker._execute_worker_rpc)
+    worker.handle_output = _ending(worker.handle_output)
+
+
+def _handing_out(execute: Callable[..., None]) -> Callable[..., None]:
+    """vLLM's way to carry out a call, in which each rank hands out its result: ``_ending`` looks at it."""
+
+    def executed(rank: Any, call: tuple[Any, ...]) -> None:
+        method, arguments, options, reporter = call
+        rank.dray_call = method, reporter
+        execute(rank, (method, arguments, options, None))
+
+    return executed
+
+
+def _ending(hand_out: Callable[..., None]) -> Callable[..., None]:
+    """Report a result where vLLM asks this rank for it. A rank that failed unasked ends at once."""
+
+    def looked_at(rank: Any, output: Any) -> None:
+        method, reporter = rank.dray_call
+        failed = isinstance(output, Exception) and method in _OF_THE_START | _STEPS
+        if failed:
+            tell_failure(_reason(output, method, rank.rank), oom=out_of_memory(output))
+        if reporter is None or rank.rank == reporter:
+            hand_out(rank, output)
+        if failed and rank.rank != (reporter or 0):  # of all answers, vLLM waits for the first rank's first
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_FAILED)
+
+    return looked_at
+
+
+def _reason(error: Exception, method: str, rank: int) -> str:
+    """Of a step only the error's class, for its text may quote a request."""
+    return str(start_error(error)) if method in _OF_THE_START else f"{type(error).__name__} in rank {rank}"
 
 
 def _telling(start: Callable[..., None]) -> Callable[..., None]:
