@@ -45,6 +45,7 @@ OURS: Mapping[type[BaseException], Sign] = {
 }
 
 _RAN_INSIDE = "ray.exceptions.RayTaskError"
+_NO_CACHE = "No available memory for the cache blocks"  # of vLLM's ValueError (v1/core/kv_cache_utils.py)
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
@@ -95,7 +96,8 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether memory was what ``error``, or what it was raised from, lacked."""
     seen: BaseException | None = error
     while seen is not None:
-        if facts_of(seen).oom or _sign(seen) is Sign.OOM or _lacked_by_a_rank(seen):
+        known = facts_of(seen).oom or _sign(seen) is Sign.OOM
+        if known or _lacked_by_a_rank(seen) or _lacked_for_the_cache(seen):
             return True
         seen = seen.__cause__
     return False
@@ -115,6 +117,11 @@ def _lacked_by_a_rank(error: BaseException) -> bool:
         and str(error).startswith("Worker failed with error")
         and "out of memory" in str(error)
     )
+
+
+def _lacked_for_the_cache(error: BaseException) -> bool:
+    """A starting vLLM seldom runs out of memory: weights and a full step leave its cache none."""
+    return isinstance(error, ValueError) and str(error).startswith(_NO_CACHE)
 
 
 def _sign(error: BaseException) -> Sign:

@@ -10,7 +10,9 @@ import pytest
 
 from dray.engine.start_errors import _ON_CPU, start_error
 from dray.engine.vllm_adapter.arguments import refused_arguments
+from dray.engine.vllm_adapter.core.process import LastWords
 from dray.errors import ConfigError, EngineStartError
+from dray.failures.signs import _NO_CACHE, out_of_memory
 
 pytestmark = pytest.mark.unit
 
@@ -73,6 +75,20 @@ MEMORY = (
 )
 
 
+NO_CACHE = "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when"
+
+
+def test_a_step_that_leaves_the_cache_no_memory_may_be_halved() -> None:
+    """vLLM raises a ValueError, as for an argument that is wrong: the job failed at once."""
+    told = start_error(ValueError(NO_CACHE))
+    assert isinstance(told, EngineStartError)
+    assert told.oom
+    assert str(told).startswith("ValueError: No available memory for the cache blocks.")
+    assert LastWords.of(ValueError(NO_CACHE)).oom  # of a core apart
+    assert not out_of_memory(ValueError(LENGTH))  # a smaller step seldom helps there, a shorter length does
+    assert not out_of_memory(RuntimeError(NO_CACHE))
+
+
 @pytest.mark.parametrize(
     ("said", "helps"),
     [(LENGTH, "or `kv_cache_memory_bytes` (on CPU), or decreasing `max_model_len`"),
@@ -92,4 +108,4 @@ def test_vllm_still_says_what_is_reworded() -> None:
     folder = Path(vllm.origin).parent
     files = (folder / "v1/core/kv_cache_utils.py", folder / "v1/worker/cpu_worker.py")
     source = "".join(re.sub(r'"\s+f?"', "", file.read_text()) for file in files)
-    assert [advice for advice in _ON_CPU if advice not in source] == []
+    assert [advice for advice in (*_ON_CPU, _NO_CACHE) if advice not in source] == []
