@@ -24,14 +24,15 @@ from dray.engine.vllm_adapter.core.choice import core_wanted, runs_apart
 from dray.engine.vllm_adapter.core.rank_process import ranks_end_with_this_process
 from dray.engine.vllm_adapter.described import config_of, device_name
 from dray.engine.vllm_adapter.flights import Flights
-from dray.engine.vllm_adapter.gpu_turn import turn_on
+from dray.engine.vllm_adapter.full_step import take_full_step
+from dray.engine.vllm_adapter.gpu_turn import shares_gpu, turn_on
 from dray.engine.vllm_adapter.imports import import_vllm
 from dray.engine.vllm_adapter.media.images import ImageSettings
 from dray.engine.vllm_adapter.prompt_day import show_day
 from dray.errors import EngineDeadError
 from dray.machine import processor_name
 from dray.requests.model import Outcome, Request
-from dray.weights.loading.ranks import Ranks, ranks_heard
+from dray.weights.loading.ranks import ranks_heard
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class VllmEngine:
                 imported = time.monotonic()
                 arguments = engine_arguments(spec, model.arguments(), self._adapters, cpu=cpu)
                 fetched = time.monotonic()
-                self._ranks = self._build(spec, arguments)
+                self._build(spec, arguments)
                 self.loads = self._ranks.loads
                 seconds = {"import": imported - began, "wait": fetched - imported}
                 seconds["engine"] = time.monotonic() - fetched
@@ -90,7 +91,7 @@ class VllmEngine:
         place = "this process" if self._core is None else f"a process of its own ({self._core.pid})"
         logger.info("the engine's core runs in %s", place)
 
-    def _build(self, spec: EngineSpec, arguments: dict[str, Any]) -> Ranks:
+    def _build(self, spec: EngineSpec, arguments: dict[str, Any]) -> None:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.usage.usage_lib import UsageContext
 
@@ -115,9 +116,11 @@ class VllmEngine:
         if self._tell_limits is not None:
             scheduled = self._config.scheduler_config
             self._tell_limits(BatchLimits(scheduled.max_num_seqs, scheduled.max_num_batched_tokens))
-        with ranks_heard() as ranks, turn_on(spec.gpus):
+        with ranks_heard() as self._ranks, turn_on(spec.gpus):
             self._engine = self._started(spec, log_stats=not arguments["disable_log_stats"])
-        self._line = CoreLine(self._engine.engine_core, self._core) if self._core is not None else None
+            self._line = CoreLine(self._engine.engine_core, self._core) if self._core is not None else None
+            if shares_gpu(spec.gpus) and spec.tuning is None:  # a tuner's first steps are not full
+                self._take_full_step()
         self._client = StepClient(self._engine, self._images)
         if spec.kind.engine.answers_freely:
             tokenizer = self._client.input_processor.tokenizer
@@ -127,7 +130,6 @@ class VllmEngine:
         self._serve = serving_for(spec, self._client, load_adapters(self._engine, self._adapters))
         self._folder = arguments["model"]
         self._flights = Flights(self._client, self._serve, self._folder, self._death, self.wake)
-        return ranks
 
     def _started(self, spec: EngineSpec, *, log_stats: bool) -> Any:
         from vllm.usage.usage_lib import UsageContext
@@ -144,6 +146,13 @@ class VllmEngine:
                 usage_context=UsageContext.LLM_CLASS,
                 multiprocess_mode=self._core is not None,
             )
+
+    def _take_full_step(self) -> None:
+        """What its steps need of the GPU's memory it has before the next engine on it measures."""
+        try:
+            take_full_step(self._engine)
+        except Exception as error:
+            raise self._death(error) from error
 
     def _described(self, seconds: dict[str, float], span: tuple[float, float] | None) -> EngineInfo:
         import vllm

@@ -1,7 +1,7 @@
 """Engines that share a GPU start one after the other. Imports no engine.
 
 A starting vLLM counts all memory that the GPU has lost since as its own: with a second engine starting
-beside it, it finds no room for its KV cache.
+beside it, it finds no room for its KV cache. So an engine's turn lasts until it has computed a full step.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ from dray.temporary import lock_file
 logger = logging.getLogger(__name__)
 
 
+def shares_gpu(gpus: float | None) -> bool:
+    """Whether a replica that has ``gpus`` has a part of one."""
+    return gpus is not None and 0 < gpus < 1
+
+
 @contextmanager
 def turn_on(gpus: float | None) -> Iterator[None]:
     """Alone among this user's engines that start on a part of the same GPU; ``gpus`` is what the replica has.
 
     A process that dies gives its turn back.
     """
-    if gpus is None or not 0 < gpus < 1:
+    if not shares_gpu(gpus):
         yield
         return
     with _lock_file().open("a") as file:
