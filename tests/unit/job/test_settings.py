@@ -48,8 +48,8 @@ def test_an_engine_is_told_all_that_was_asked_for() -> None:
         for field in fields(EngineSpec)
         if field.default is not MISSING and getattr(spec, field.name) == field.default
     ]
-    # A replica sets its rank, the next test has the media, and the driver sets the others.
-    assert unset == ["tuning", "media", "rank", "tokens_before", "prompt_day"]
+    # A replica sets its name and rank, the next test has the media, and the driver sets the others.
+    assert unset == ["replica", "tuning", "media", "rank", "tokens_before", "prompt_day"]
     assert spec == EngineSpec(
         name="simulated",
         model="s3://b/m",
