@@ -56,6 +56,7 @@ def facts_of(store: Store, job: Job) -> dict[str, Any]:
         "shards": store.shard_states(job.job_id),
         "replicas": [] if job.state.at_rest or undriven else _replicas(store, job.job_id),
         "retries": retries(store, job.job_id),
+        "model": job.settings.get("model_at") or job.settings.get("model"),
         "output": _result(job).get("output"),
         "errors": _result(job).get("errors"),
         "report": _result(job).get("report"),

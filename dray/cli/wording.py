@@ -28,6 +28,7 @@ def status_lines(facts: Facts, *, now: float, store: str | None = None) -> list[
         ("since", _since(facts, now)),
         ("reason", facts["reason"]),
         ("driver", facts["no_driver"]),
+        ("model", facts["model"]),
         ("rows", _rows(facts)),
         ("rate", _rate(facts)),
         ("tokens", _tokens(facts["tokens"])),

@@ -11,6 +11,7 @@ from dray.driver.replicas.pool import ReplicaPool
 from dray.errors import EngineError, EngineStartError
 from dray.job.open_job import OpenJob
 from dray.store import Counts, StopSignals
+from dray.weights.source.hub import is_hub
 from dray.wording import plural
 
 
@@ -37,10 +38,11 @@ def stop_line(signals: StopSignals) -> str:
 
 
 def opened_line(job: OpenJob) -> str:
-    """Whether a job is new."""
+    """Whether a job is new, and at which commit of a hub it reads its model."""
     new = f"new, since its query gives other rows than job {job.older} has" if job.older else "new"
     told = f"resumed, {job.skipped} rows are finished already" if job.resumed else new
-    return f"job {job.job_id}: {told}"
+    at = f"; model {job.weights.uri}" if job.weights is not None and is_hub(job.weights.uri) else ""
+    return f"job {job.job_id}: {told}{at}"
 
 
 def cluster_line(info: ClusterInfo) -> str:

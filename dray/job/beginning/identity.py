@@ -69,7 +69,7 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
     arguments = _digest_of_arguments({**given, **tokenizer_of(weights, given)})
     model = settings.model
     if settings.engine != "simulated":
-        model = weights.key if weights is not None else model_digest(model)
+        model = weights.content if weights is not None else model_digest(model)
     policy = settings.request.overflow
     return Fingerprint(
         input=source_digest(settings.source, options=settings.objects),
@@ -80,15 +80,21 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
     )
 
 
-def former_fingerprint(settings: JobSettings, fingerprint: Fingerprint) -> Fingerprint | None:
-    """As earlier versions of dray made it, for jobs that they began; None where that is the same."""
-    given, model = settings.engine_arguments, fingerprint.model
+def former_fingerprints(
+    settings: JobSettings, fingerprint: Fingerprint, weights: Manifest | None = None
+) -> list[Fingerprint]:
+    """As earlier versions of dray made it, for jobs that they began; those that are the same are left out."""
+    given, now = settings.engine_arguments, fingerprint.model
+    former = now
     if settings.engine == "simulated":  # a word for its model was the path of a folder
-        model = model.replace(f":{settings.model}:", f":{absolute(settings.model)}:", 1)
+        former = now.replace(f":{settings.model}:", f":{absolute(settings.model)}:", 1)
+    elif weights is not None:  # a commit made another model, and so did published checksums
+        former = now.replace(weights.content, weights.former_content, 1)
+    models = [former]
     if _LATELY_TUNING & given.keys():
-        now, former = _digest_of_arguments(given), _digest_of_arguments(given, but=_LATELY_TUNING)
-        model = model.replace(now, former)
-    return None if model == fingerprint.model else replace(fingerprint, model=model)
+        digest, earlier = _digest_of_arguments(given), _digest_of_arguments(given, but=_LATELY_TUNING)
+        models += [model.replace(digest, earlier) for model in (now, former)]
+    return [replace(fingerprint, model=model) for model in dict.fromkeys(models) if model != now]
 
 
 def _digest_of_arguments(given: Mapping[str, Any], *, but: Set[str] = frozenset()) -> str:

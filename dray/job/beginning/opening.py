@@ -8,11 +8,12 @@ from dataclasses import fields
 
 from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
-from dray.job.beginning.identity import fingerprint_of, former_fingerprint
+from dray.job.beginning.identity import fingerprint_of, former_fingerprints
+from dray.job.beginning.pinned_model import noted, weights_as_begun
 from dray.job.beginning.prompt_day import DAY, asked_of, day_of
 from dray.job.beginning.query_jobs import AskedJob, asked_job, known_job, order_told
 from dray.job.open_job import OpenJob
-from dray.job.options.checks import check_arguments, check_inputs, check_media, check_weights
+from dray.job.options.checks import check_arguments, check_inputs, check_media
 from dray.job.options.settings import JobSettings
 from dray.owner import is_gone, owner_name
 from dray.requests.reading.inputs import states
@@ -28,6 +29,7 @@ from dray.store import Fingerprint, Job, JobLease, Store, open_store, store_opti
 from dray.store.calls.jobs import JOB_TTL
 from dray.store.lasting_info import IDENTITY, OF_OTHERS, OUTPUTS
 from dray.triggers import Point, reach
+from dray.weights import Manifest
 
 DRIVER_TTL = JOB_TTL  # seconds; renewed every quarter of it
 _INPUTS_SHOWN = 5
@@ -49,23 +51,23 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         UnknownJobError: it was to be there (:func:`current_job.begun_before`), and is not.
     """
     check_arguments(settings)
-    weights = check_weights(settings)
+    weights = weights_as_begun(settings, resume=resume)
     check_media(settings)
     check_writable(settings.output, options=settings.objects)
     check_inputs(settings)
     inputs = states(files_of(settings.source, options=settings.objects))
     with open_store(settings.store_url) as store:
-        fingerprint = _as_begun(store, settings, fingerprint_of(settings, weights))
+        fingerprint = _as_begun(store, settings, fingerprint_of(settings, weights), weights)
         job_id, known, older = asked_job(store, settings, fingerprint, resume=resume)
         if known is None and current_job.is_begun(job_id):
             raise UnknownJobError(f"job {job_id!r} is not in its store: there is nothing to go on with")
         _refuse_foreign(store, settings, fingerprint, AskedJob(job_id, known, older))
         asked_day = asked_of(known)
-        store.create_job(job_id, fingerprint=fingerprint, settings=_kept(settings, known))
+        store.create_job(job_id, fingerprint=fingerprint, settings=_kept(settings, known, weights))
         lease = _claimed(store, job_id, fingerprint, resume=resume)
         claimed = store.driven_job(lease)  # another run may have had it since it was looked for
         identity = _take_folder(store, settings, lease, known, claimed)
-        kept = _kept(settings, claimed)
+        kept = _kept(settings, claimed, weights)
         if claimed.settings != kept:  # an earlier run's: its output and its other options may not be these
             store.set_job_settings(lease, kept)
         store.set_expiry(lease, settings.completion_window)
@@ -122,13 +124,15 @@ def _noted_day(store: Store, lease: JobLease, claimed: Job, asked: str | None) -
     return day
 
 
-def _as_begun(store: Store, settings: JobSettings, fingerprint: Fingerprint) -> Fingerprint:
+def _as_begun(
+    store: Store, settings: JobSettings, fingerprint: Fingerprint, weights: Manifest | None = None
+) -> Fingerprint:
     """The fingerprint, or the one that an earlier version of dray gave this job where it began it."""
-    former = former_fingerprint(settings, fingerprint)
-    if former is None:
-        return fingerprint
-    known = known_job(store, settings, former)
-    return former if known is not None and known.fingerprint == former else fingerprint
+    for former in former_fingerprints(settings, fingerprint, weights):
+        known = known_job(store, settings, former)
+        if known is not None and known.fingerprint == former:
+            return former
+    return fingerprint
 
 
 def _refuse_foreign(store: Store, settings: JobSettings, fingerprint: Fingerprint, asked: AskedJob) -> None:
@@ -184,10 +188,10 @@ def outputs_of(job: Job) -> list[str]:
     return list(job.info.get(OUTPUTS) or ([output] if output else []))
 
 
-def _kept(settings: JobSettings, job: Job | None) -> dict[str, object]:
+def _kept(settings: JobSettings, job: Job | None, weights: Manifest | None) -> dict[str, object]:
     """What the store has of the settings; the recipe is the job's where these have none."""
     recipe = settings.recipe or ({} if job is None else job.settings.get("recipe", {}))
-    return describe(settings) | {"recipe": recipe}
+    return describe(settings, weights) | {"recipe": recipe}
 
 
 def _take_folder(
@@ -215,11 +219,12 @@ def _take_folder(
     return identity
 
 
-def describe(settings: JobSettings) -> dict[str, object]:
+def describe(settings: JobSettings, weights: Manifest | None = None) -> dict[str, object]:
     """The settings as people may read them: no URLs with passwords, no prompts."""
     return {
         **_describe_input(settings.source),
         "model": settings.model,
+        **noted(weights),
         "engine": settings.engine,
         "output": settings.output,
         "format": settings.format,

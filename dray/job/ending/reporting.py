@@ -112,7 +112,7 @@ def report_data(
         files=files,
         environment=_environment(replicas),
         settings={k: v if isinstance(v, str | int | float | bool) or v is None else str(v)
-                  for k, v in describe(job.settings).items()},
+                  for k, v in describe(job.settings, job.weights).items()},
         account=_bill(store, job, measures, timeline, replicas),
     )  # fmt: skip
 

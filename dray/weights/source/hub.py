@@ -114,5 +114,6 @@ def _file(name: str, commit: str, entry: Mapping[str, Any]) -> ModelFile:
         size=int(entry["size"]),
         etag="",  # the commit pins it
         sha256=str(lfs.get("sha256", "")),
+        blob=str(entry.get("blobId") or ""),
         url=f"{hub_http.endpoint()}/{name}/resolve/{commit}/{quote(entry['rfilename'])}",
     )
