@@ -26,6 +26,7 @@ from dray.storage.faults import BusyError
 _TOKEN = re.compile("[!-~]*")  # what a header takes (RFC 6750 knows fewer signs)
 _NEXT = re.compile(r'<([^>]*)>[^,]*;\s*rel="?next"?')  # in a Link header (RFC 8288)
 _SPENT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")  # RateLimit: "api";r=0;t=55
+_SIGNED = re.compile(r"[?&][\w-]*sig(nature)?=", re.IGNORECASE)  # in an address, for one method alone
 _TIMEOUT = 30.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 5
@@ -112,22 +113,38 @@ def find(url: str, name: str) -> Place:
         BusyError: the hub wants to be asked later.
         OSError: the hub does not say.
     """
-    first, size, etag = url, "", ""
+    hub, size, etag = _server(url), "", ""
     for _ in range(_MOST_REDIRECTS):
-        with _answer(url, _authorization(), name, method="HEAD") as answer:
-            target, said = _target(answer, url), answer.headers
-        size = said.get("X-Linked-Size") or size or ("" if target else said.get("Content-Length", ""))
-        etag = said.get("X-Linked-Etag") or etag or ("" if target else said.get("ETag", ""))
-        place, headers = url, _authorization()
+        headers = _authorization() if _server(url) == hub else {}
+        target, said = _look(url, headers, name, at_hub=_server(url) == hub)
+        size = said.get("X-Linked-Size") or size or (not target and said.get("Content-Length")) or ""
+        etag = said.get("X-Linked-Etag") or etag or (not target and said.get("ETag")) or ""
         if target is not None:
             _refuse_target(target, name)
-            if _server(target) == _server(first) and "Signature=" not in target:
+            if not _SIGNED.search(target):
                 url = target
                 continue
-            place, headers = target, {}
+            url, headers = target, {}
         known = int(size) if size.isdecimal() else None
-        return Place(url=place, headers=headers, size=known, etag=etag.removeprefix("W/").strip('"'))
+        return Place(url=url, headers=headers, size=known, etag=etag.removeprefix("W/").strip('"'))
     raise OSError(f"{name}: redirected again and again")
+
+
+def _look(
+    url: str, headers: Mapping[str, str], name: str, *, at_hub: bool
+) -> tuple[str | None, Message[str, str]]:
+    """Where a file's address redirects, and what its answer says.
+
+    A server to which the hub redirects may answer nothing of the kind, and have the bytes all the same.
+    """
+    try:
+        with _answer(url, headers, name, method="HEAD") as answer:
+            return _target(answer, url), answer.headers
+    except OSError as error:
+        of_hub = isinstance(error, DeniedError | MissingError) and error.reason  # of one behind a mirror
+        if at_hub or of_hub or isinstance(error, BusyError):
+            raise
+        return None, Message()
 
 
 def read_range(place: Place, start: int, end: int, name: str) -> bytes:

@@ -1,0 +1,95 @@
+"""Mirrors of a hub, gated repositories, and where the user's token is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dray.storage import hub_http
+from dray.weights import LocalModel, check_remote, read_manifest
+from dray.weights.node.places import CACHE_VARIABLE
+from tests.support.small_web import Web
+
+pytestmark = pytest.mark.unit
+
+TOKEN = "hub-token"
+HEADER = json.dumps({"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode()
+FILES = {"config.json": b"{}", "model.safetensors": len(HEADER).to_bytes(8, "little") + HEADER + b"abcd"}
+INFO = {"sha": "c0ffee", "siblings": [{"rfilename": name, "size": len(data)} for name, data in FILES.items()]}
+API = "/api/models/org/m/revision/main"
+FOLDER = "/org/m/resolve/c0ffee"
+
+
+@pytest.fixture
+def webs() -> Iterator[list[Web]]:
+    with ExitStack() as stack:
+        made = [Web(), Web(), Web()]
+        for web in made:
+            stack.callback(web.stop)
+        yield made
+
+
+@pytest.fixture
+def hub(webs: list[Web]) -> Web:
+    """With a model; its small file lies behind a redirect within the hub, its large one elsewhere, signed."""
+    hub, store = webs[0], webs[1]
+    signed = "/stored?X-Signature=1"
+    hub.pages = {
+        API: json.dumps(INFO).encode(),
+        f"{FOLDER}/config.json": "/api/resolve-cache/config.json",
+        "/api/resolve-cache/config.json": FILES["config.json"],
+        f"{FOLDER}/model.safetensors": f"{store.url}{signed}",
+    }
+    store.pages[signed] = FILES["model.safetensors"]
+    return hub
+
+
+@pytest.fixture(autouse=True)
+def place(hub: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr("dray.storage.retries._WAITS", (0.0, 0.0, 0.0))
+
+
+def _mirrored(hub: Web, mirror: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``mirror`` sends all who ask to the hub."""
+    monkeypatch.setenv("HF_ENDPOINT", mirror.url)
+    mirror.pages = {path: f"{hub.url}{path}?blobs=true" for path in hub.pages if path != API}
+    mirror.pages[API] = f"{hub.url}{API}?blobs=true"
+
+
+def test_a_mirror_that_redirects_to_the_hub_is_followed(
+    hub: Web, webs: list[Web], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those do that serve one country alone, and an http address that is upgraded to https."""
+    _mirrored(hub, webs[2], monkeypatch)
+    manifest = read_manifest("hf://org/m")
+    check_remote(manifest)
+    with LocalModel(manifest) as model:
+        folder = model.wait_whole()
+        assert {name: (folder / name).read_bytes() for name in FILES} == FILES
+    assert {token for _, token in webs[2].tokens} == {f"Bearer {TOKEN}"}
+    assert {token for web in webs[:2] for _, token in web.tokens} == {None}
+
+
+def test_a_store_that_answers_no_head_is_read(hub: Web, webs: list[Web]) -> None:
+    store = webs[1]
+    hub.pages[f"{FOLDER}/config.json"] = f"{store.url}/unsigned"
+    hub.headers[f"{FOLDER}/config.json"] = {"X-Linked-Etag": '"abc"', "X-Linked-Size": "2"}
+    store.pages["/unsigned"] = b"{}"
+    store.busy = lambda path: 403 if path == "/unsigned" and store.asked[path] == 1 else None
+    found = hub_http.find(f"{hub.url}{FOLDER}/config.json", "config.json")
+    assert (found.url, found.size, found.etag) == (f"{store.url}/unsigned", 2, "abc")
+    assert hub_http.read_range(found, 0, 2, "config.json") == b"{}"
+
+
+def test_a_signed_address_is_asked_for_nothing_but_bytes(hub: Web, webs: list[Web]) -> None:
+    """It is signed for one method."""
+    found = hub_http.find(f"{hub.url}{FOLDER}/model.safetensors", "model.safetensors")
+    assert found.headers == {}
+    assert not webs[1].asked
