@@ -27,6 +27,7 @@ _TOKEN = re.compile("[!-~]*")  # what a header takes (RFC 6750 knows fewer signs
 _NEXT = re.compile(r'<([^>]*)>[^,]*;\s*rel="?next"?')  # in a Link header (RFC 8288)
 _SPENT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")  # RateLimit: "api";r=0;t=55
 _SIGNED = re.compile(r"[?&][\w-]*sig(nature)?=", re.IGNORECASE)  # in an address, for one method alone
+_FORMER = "HUGGING_FACE_HUB_TOKEN"  # huggingface_hub reads it still
 _TIMEOUT = 30.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 5
@@ -215,14 +216,21 @@ def _authorization() -> dict[str, str]:
         PermissionError: it cannot be one. Said here: http.client quotes a header that it refuses.
     """
     token, place = os.environ.get("HF_TOKEN", "").strip(), "HF_TOKEN"
-    file = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface") / "token"
-    if not token and file.is_file():
+    if not token:
+        token, place = os.environ.get(_FORMER, "").strip(), _FORMER
+    if not token and (file := _token_file()).is_file():
         token, place = file.read_text(errors="replace").strip(), str(file)
     if not _TOKEN.fullmatch(token):
         raise PermissionError(
             f"{place} holds more than a token: a space, a line end or the like; set it again"
         )
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _token_file() -> Path:
+    """Where ``hf auth login`` keeps the token (huggingface_hub 2.4, ``constants.py``)."""
+    home = os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    return Path(os.path.expandvars(os.environ.get("HF_TOKEN_PATH") or f"{home}/token")).expanduser()
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

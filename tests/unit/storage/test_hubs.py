@@ -93,3 +93,29 @@ def test_a_signed_address_is_asked_for_nothing_but_bytes(hub: Web, webs: list[We
     found = hub_http.find(f"{hub.url}{FOLDER}/model.safetensors", "model.safetensors")
     assert found.headers == {}
     assert not webs[1].asked
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "file"),
+    [
+        ("HF_TOKEN_PATH", "~/secrets/hub", "secrets/hub"),
+        ("HF_HOME", "~/hf", "hf/token"),
+        ("HF_HOME", "$HOME/hf", "hf/token"),
+        ("XDG_CACHE_HOME", "{home}/scratch", "scratch/huggingface/token"),
+        ("HOME", "{home}", ".cache/huggingface/token"),
+    ],
+)
+def test_the_token_of_a_login_is_found(
+    variable: str, value: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(variable, value.format(home=tmp_path))
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("hf_of_the_login\n")
+    assert hub_http._authorization() == {"Authorization": "Bearer hf_of_the_login"}
+    monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "hf_older")
+    assert hub_http._authorization() == {"Authorization": "Bearer hf_older"}
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert hub_http._authorization() == {"Authorization": f"Bearer {TOKEN}"}
