@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from dray.storage import hub_http
 from dray.storage.faults import ReplacedError
-from dray.storage.hub_http import DeniedError, MissingError
+from dray.storage.hub_http import GATED, DeniedError, MissingError, gated
 from dray.storage.objects import ObjectInfo
 from dray.storage.retries import PATIENCE, with_retries
 
@@ -249,11 +249,8 @@ def _told(at: Address) -> Iterator[None]:
     except (DatasetError, ReplacedError):
         raise
     except DeniedError as error:
-        if error.reason == "GatedRepo":
-            raise DatasetError(
-                f"{dataset} is gated: accept its conditions at {hub}/datasets/{at.repository}, and set "
-                "HF_TOKEN to a token of that account"
-            ) from None
+        if error.reason == GATED:
+            raise DatasetError(gated(dataset, f"{hub}/datasets/{at.repository}")) from None
         raise DatasetError(_denied(dataset, hub)) from None
     except MissingError as error:
         if error.reason == "RevisionNotFound":

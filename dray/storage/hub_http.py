@@ -23,6 +23,9 @@ from urllib.parse import urljoin, urlsplit
 from dray.storage.addresses import refuse_metadata, without_secret
 from dray.storage.faults import BusyError
 
+GATED = "GatedRepo"
+"""A hub's own word for a repository that has conditions; its list of files is there for all."""
+
 _TOKEN = re.compile("[!-~]*")  # what a header takes (RFC 6750 knows fewer signs)
 _NEXT = re.compile(r'<([^>]*)>[^,]*;\s*rel="?next"?')  # in a Link header (RFC 8288)
 _SPENT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")  # RateLimit: "api";r=0;t=55
@@ -60,6 +63,14 @@ class DeniedError(PermissionError):
     def __init__(self, told: str, reason: str) -> None:
         super().__init__(told)
         self.reason = reason
+
+
+def gated(what: str, page: str) -> str:
+    """What to do about a repository whose conditions this user has not accepted; ``page`` shows them."""
+    return (
+        f"{what} is gated: accept its conditions at {without_secret(page)}, and set HF_TOKEN to a token of "
+        "that account"
+    )
 
 
 class MissingError(FileNotFoundError):

@@ -92,8 +92,8 @@ def read(file: ModelFile, start: int, end: int) -> bytes:
     Raises:
         OSError: they cannot be read.
     """
-    assert file.url is not None
-    return hub_http.read_range(hub_http.find(file.url, file.name), start, end, file.name)
+    place = _place(file)
+    return hub_http.read_range(place, start, end, file.name)
 
 
 def address(file: ModelFile) -> tuple[str, dict[str, str]]:
@@ -102,9 +102,19 @@ def address(file: ModelFile) -> tuple[str, dict[str, str]]:
     Raises:
         PermissionError, FileNotFoundError, BusyError, OSError: as :func:`dray.storage.hub_http.find` does.
     """
-    assert file.url is not None
-    place = hub_http.find(file.url, file.name)
+    place = _place(file)
     return place.url, dict(place.headers)
+
+
+def _place(file: ModelFile) -> hub_http.Place:
+    assert file.url is not None
+    try:
+        return hub_http.find(file.url, file.name)
+    except hub_http.DeniedError as error:
+        if error.reason != hub_http.GATED:
+            raise
+        told = hub_http.gated("the model", file.url.partition("/resolve/")[0])
+        raise hub_http.DeniedError(told, error.reason) from None
 
 
 def _file(name: str, commit: str, entry: Mapping[str, Any]) -> ModelFile:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dray.errors import WeightsError
 from dray.storage import hub_http
 from dray.weights import LocalModel, check_remote, read_manifest
+from dray.weights.node.cache import READY
 from dray.weights.node.places import CACHE_VARIABLE
 from tests.support.small_web import Web
 
@@ -93,6 +95,32 @@ def test_a_signed_address_is_asked_for_nothing_but_bytes(hub: Web, webs: list[We
     found = hub_http.find(f"{hub.url}{FOLDER}/model.safetensors", "model.safetensors")
     assert found.headers == {}
     assert not webs[1].asked
+
+
+def test_a_gated_model_says_what_to_do(hub: Web) -> None:
+    """Its list of files is there for all, so that the first file is refused."""
+    manifest = read_manifest("hf://org/m")
+    for name in FILES:
+        hub.pages[f"{FOLDER}/{name}"] = 403
+        hub.headers[f"{FOLDER}/{name}"] = {"X-Error-Code": "GatedRepo"}
+    says = (
+        f"the model is gated: accept its conditions at {hub.url}/org/m, and set HF_TOKEN to a token of that"
+    )
+    with pytest.raises(WeightsError, match=says):
+        check_remote(manifest)
+    with LocalModel(manifest) as model:
+        with pytest.raises(WeightsError, match=says):
+            model.wait_whole()
+        assert (model.paths.partial / READY).exists()
+
+
+def test_so_does_one_behind_a_mirror(hub: Web, webs: list[Web], monkeypatch: pytest.MonkeyPatch) -> None:
+    _mirrored(hub, webs[2], monkeypatch)
+    manifest = read_manifest("hf://org/m")
+    hub.pages[f"{FOLDER}/config.json"] = 403
+    hub.headers[f"{FOLDER}/config.json"] = {"X-Error-Code": "GatedRepo"}
+    with pytest.raises(WeightsError, match=f"the model is gated: .* at {webs[2].url}/org/m, and"):
+        check_remote(manifest)
 
 
 @pytest.mark.parametrize(
