@@ -109,11 +109,18 @@ def page(url: str, name: str) -> Page:
             target = _target(answer, url)
             if target is None:
                 after = _NEXT.search(", ".join(answer.headers.get_all("Link", [])))
-                following = None if after is None else urljoin(url, after[1])
+                following = None if after is None else _following(url, after[1])
                 return Page(body=bytes(answer.read()), following=following)
         _refuse_target(target, name)
         url = target
     raise OSError(f"{name}: redirected again and again")
+
+
+def _following(url: str, link: str) -> str:
+    """The page that ``link`` names. Mirrors hand on links of the hub behind them, which may be away."""
+    target = urljoin(url, link)
+    parts = urlsplit(target)
+    return f"{endpoint()}{parts.path}?{parts.query}" if parts.path.startswith("/api/") else target
 
 
 def find(url: str, name: str) -> Place:

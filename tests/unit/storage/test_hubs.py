@@ -97,6 +97,19 @@ def test_a_signed_address_is_asked_for_nothing_but_bytes(hub: Web, webs: list[We
     assert not webs[1].asked
 
 
+@pytest.mark.parametrize("link", ["https://hub.invalid{api}?cursor=2", "{api}?cursor=2"])
+def test_a_mirror_is_asked_for_the_next_page_itself(hub: Web, link: str) -> None:
+    """Mirrors hand on the links of the hub behind them, which may be out of reach, and wants the token."""
+    tree = "/api/datasets/org/set/tree/c0ffee"
+    hub.pages = {tree: b"[1]", f"{tree}?cursor=2": b"[2]"}
+    link = link.format(api=tree)
+    hub.headers[tree] = {"Link": f'<{link}>; rel="next"'}
+    first = hub_http.page(f"{hub.url}{tree}", "org/set")
+    assert first.following == f"{hub.url}{tree}?cursor=2"
+    assert hub_http.page(first.following, "org/set").body == b"[2]"
+    assert {token for _, token in hub.tokens} == {f"Bearer {TOKEN}"}
+
+
 def test_a_gated_model_says_what_to_do(hub: Web) -> None:
     """Its list of files is there for all, so that the first file is refused."""
     manifest = read_manifest("hf://org/m")
