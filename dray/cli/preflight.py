@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from dray.cluster.auth import refuse_missing_token
 from dray.cluster.listening import refuse_silent
 from dray.errors import ConfigError, InputError, Problem, StoreError
-from dray.job.options.checks import check_arguments, check_inputs, check_weights
+from dray.job.beginning.pinned_model import weights_as_begun
+from dray.job.options.checks import check_arguments, check_inputs
 from dray.job.options.forms import RowOptions
 from dray.job.options.model_files import refuse_typo
 from dray.job.options.plan_file import as_planned
@@ -81,7 +82,8 @@ def _check_engine(request: JobRequest, settings: JobSettings) -> None:
         refuse_typo(request.model)
     of_block = request.objects is not None and is_object(request.model)
     if not of_block and not request.model.startswith(BLOCK):
-        check_weights(settings)
+        store = _readable_store(request) if request.resume else None
+        weights_as_begun(replace(settings, store_url=store or ""), resume=request.resume)
 
 
 def _check_cluster(request: JobRequest, settings: JobSettings) -> None:
@@ -98,14 +100,20 @@ def _needs_no_cluster(request: JobRequest) -> bool:
 
     A store that cannot be read says nothing: it may be one that this command is to make or to upgrade.
     """
-    job_id, store = request.job_id, request.store
-    if not request.resume or job_id is None or store is None or store.startswith(BLOCK):
+    job_id, store = request.job_id, _readable_store(request) if request.resume else None
+    if job_id is None or store is None:
         return False
     try:
-        with open_store(without_variable(store), create=False, patience=_PATIENCE) as opened:
+        with open_store(store, create=False, patience=_PATIENCE) as opened:
             return (job := opened.find_job(job_id)) is not None and _is_answered(opened, job)
     except StoreError:
         return False
+
+
+def _readable_store(request: JobRequest) -> str | None:
+    """The store's URL, where the request names one that is no block."""
+    store = request.store
+    return None if store is None or store.startswith(BLOCK) else without_variable(store)
 
 
 def _is_answered(store: Store, job: Job) -> bool:

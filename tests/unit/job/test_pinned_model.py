@@ -7,16 +7,19 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from dray.cli.facts import facts_of
+from dray.cli.preflight import preflight
 from dray.cli.wording import status_lines
 from dray.driver.telling.wording import opened_line
-from dray.errors import ConfigError, JobChangedError
+from dray.errors import ConfigError, JobChangedError, WeightsError
 from dray.job.beginning.opening import open_job
 from dray.job.open_job import OpenJob
 from dray.job.options import checks
+from dray.job.options.request import JobRequest
 from dray.job.options.settings import JobSettings
 from dray.store import JobState, open_store
 from dray.weights import Manifest, read_manifest
@@ -177,6 +180,23 @@ def test_one_whose_input_was_never_taken_in_begins_with_the_changed_model(
     again = _resumed(job)
     assert again.weights is not None
     assert (again.resumed, again.weights.uri) == (False, f"hf://org/m@{SECOND}")
+
+
+def test_a_resume_is_not_refused_for_what_the_branch_holds_since(
+    begun: OpenJob, hub: Hub, job_input: Path
+) -> None:
+    """An owner uploads a large model in several commits."""
+    hub.commit(SECOND, model_safetensors=b"not yet")
+    request = JobRequest.of(
+        str(job_input),
+        "hf://org/m",
+        begun.settings.output,
+        store=begun.settings.store_url,
+        job_id=begun.job_id,
+    )
+    with pytest.raises(WeightsError, match="hf://org/m@bbb"):
+        preflight(request)
+    preflight(request.model_copy(update={"resume": True}))
 
 
 def test_a_commit_that_is_gone_is_not_needed_for_the_same_model(begun: OpenJob, hub: Hub) -> None:
