@@ -11,13 +11,13 @@ import os
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 
+from dray.engine.body_fields import HARMONY
 from dray.errors import ConfigError
 
 VARIABLE = "VLLM_SYSTEM_START_DATE"
 """vLLM's own variable for gpt-oss: it sets the day of a job that begins."""
 
 _ASKS = b"strftime_now"  # transformers' function for chat templates
-_HARMONY = "gpt_oss"  # the type of model whose chats vLLM renders with the day, whatever its template says
 
 
 def day_asked() -> str | None:
@@ -54,6 +54,6 @@ def asks_for_the_day(config: bytes, templates: Iterable[bytes]) -> bool:
         ValueError: ``config``, its ``config.json``, is no JSON.
     """
     found = json.loads(config)
-    if isinstance(found, dict) and found.get("model_type") == _HARMONY:
+    if isinstance(found, dict) and found.get("model_type") == HARMONY:  # vLLM renders its chats with the day
         return True
     return any(_ASKS in template for template in templates)
