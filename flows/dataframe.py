@@ -14,11 +14,12 @@ from dray.job.ending.result import JobResult
 from dray.requests.reading.frames import frame_to_source
 from dray.requests.row_shape import refuse_same
 from dray.storage.absolute_paths import absolute
-from dray.storage.files import check_writable, local_path
+from dray.storage.files import local_path
 from dray.storage.folders import WORK, refuse_foreign
 from dray.storage.layout import published_names
 from dray.storage.objects import is_object
 from dray.storage.retiring import remove_folder
+from dray.storage.writable import check_writable
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions, JobRequest, RowOptions, SamplingOptions
 from tasks.prefect_run import scheduled_time

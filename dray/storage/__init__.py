@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.storage.files import check_writable
 from dray.storage.objects import ObjectStoreOptions
+from dray.storage.writable import check_writable
 
 __all__ = ["ObjectStoreOptions", "check_writable"]

@@ -51,6 +51,8 @@ def translated(uri: str) -> Iterator[None]:
         busy = _BUSY.search(str(error))
         if busy is not None:
             raise BusyError(f"{uri}: the store says {busy[1]}") from error
+        if "InvalidCertificate" in str(error):
+            raise untrusted(uri) from error
         # The first line alone: the rest is a dump of the request, and may hold signed addresses.
         reason = str(error).strip().splitlines()[0][:200]
         raise OSError(f"{uri}: {reason}") from error
@@ -73,3 +75,11 @@ def misnamed(uri: str) -> OSError:
 def not_allowed(uri: str) -> PermissionError:
     """The error of a place that refuses our credentials."""
     return PermissionError(f"not allowed: {uri}; check the credentials and the bucket's policy")
+
+
+def untrusted(uri: str) -> OSError:
+    """The error of a server whose certificate no authority that we trust has signed."""
+    return OSError(
+        f"{uri}: the server's certificate is not trusted; name the file of its authority in SSL_CERT_FILE, "
+        "and in AWS_CA_BUNDLE where that is set"
+    )

@@ -1,7 +1,6 @@
 """Files by URI: local paths and object stores behind the same few functions.
 
-A fault of a file that the user named leaves here as an InputError with a Problem. A place that cannot be
-written to leaves as a ConfigError.
+A fault of a file that the user named leaves here as an InputError with a Problem.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError, Problem
+from dray.errors import InputError, JobFailedError, JobPausedError, Problem
 from dray.storage import objects, remote, seekable, streams
-from dray.storage.addresses import HUB
 from dray.storage.datasets import DatasetError
 from dray.storage.faults import NoBucketError
-from dray.storage.file_system import refuse_unpacked
 from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
 from dray.storage.remote import is_remote
 from dray.storage.retries import PATIENCE, with_retries
@@ -216,7 +213,7 @@ def write_atomic(
     if is_object(uri):
         with (
             TemporaryFolder(UPLOADS) as folder,
-            _atomic(uri, folder, hashed) as file,
+            written_aside(uri, folder, hashed=hashed) as file,
         ):
             yield file
             file.close()
@@ -226,7 +223,7 @@ def write_atomic(
     target = local_path(uri)
     with writing(uri):
         target.parent.mkdir(parents=True, exist_ok=True)
-    with _atomic(uri, target.parent, hashed) as file:
+    with written_aside(uri, target.parent, hashed=hashed) as file:
         yield file
         file.sync()
         with writing(uri):
@@ -235,7 +232,8 @@ def write_atomic(
 
 
 @contextmanager
-def _atomic(uri: str, folder: Path, hashed: bool, name: str = "") -> Iterator[AtomicFile]:
+def written_aside(uri: str, folder: Path, *, hashed: bool, name: str = "") -> Iterator[AtomicFile]:
+    """A file in ``folder`` that is gone after the block, also one that a killed writer left of this name."""
     name = name or uri.rpartition("/")[2]
     clear(folder, name)
     path = folder / f".{name}.{secrets.token_hex(4)}.part"
@@ -306,40 +304,6 @@ def _unwritable(uri: str, error: OSError) -> JobFailedError:
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return JobPausedError(f"{told}; let the job write there, {_GOES_ON}")
     return JobFailedError(told)
-
-
-def check_writable(directory: str, *, options: ObjectStoreOptions | None = None) -> None:
-    """Make sure, before any work, that files can be written there; ConfigError says why not."""
-    if objects.is_web(directory):
-        raise ConfigError(f"{directory}: outputs cannot be written over HTTP; name a folder or a bucket")
-    if directory.startswith(HUB):
-        raise ConfigError(f"{directory}: outputs cannot be written to a hub; name a folder or a bucket")
-    try:
-        if not is_object(directory):
-            refuse_unpacked(local_path(directory))
-            if local_path(directory).is_file():
-                raise ConfigError(f"{directory}: the output is a file; name a folder")
-        _write_and_remove(directory, options)
-    except (JobFailedError, OSError) as error:
-        cause = error if isinstance(error, OSError) else error.__cause__
-        reason = getattr(cause, "strerror", None) or cause
-        raise ConfigError(f"{directory}: the output folder cannot be written ({reason})") from error
-
-
-def _write_and_remove(directory: str, options: ObjectStoreOptions | None) -> None:
-    """Write a file that a process killed in the midst of it leaves under a name that the next one removes."""
-    content = b"dray checks that it can write here\n"
-    if is_object(directory):
-        uri = join(join(directory, ".dray"), "write-check")
-        objects.put(uri, content, options)
-        with suppress(FileNotFoundError):  # another process checks the same folder
-            objects.delete(uri, options)
-        return
-    folder = local_path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    with _atomic(directory, folder, hashed=False, name="dray-write-check") as file:
-        file.write(content)
-        file.sync()
 
 
 def exists(uri: str, *, options: ObjectStoreOptions | None = None) -> bool:

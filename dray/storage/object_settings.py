@@ -17,4 +17,9 @@ def setting(scheme: str, name: str, extra: Mapping[str, str], environ: Mapping[s
 
 def is_anonymous(scheme: str, extra: Mapping[str, str]) -> bool:
     """Whether requests are to be sent without credentials, as to a public bucket."""
-    return setting(scheme, "skip_signature", extra).lower() in ("true", "1", "yes", "on", "y")
+    return is_on(setting(scheme, "skip_signature", extra))
+
+
+def is_on(value: str) -> bool:
+    """Whether obstore reads a setting as true."""
+    return value.lower() in ("true", "1", "yes", "on", "y")

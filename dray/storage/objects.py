@@ -19,6 +19,7 @@ from dray.storage.aws_profile import boto3_credentials, region_in
 from dray.storage.faults import misnamed, translated
 from dray.storage.object_settings import is_anonymous
 from dray.storage.parts import one_ahead
+from dray.storage.s3_settings import bundle, request_fields, send_with, trusted
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -277,11 +278,13 @@ def _store(root: str, options: ObjectStoreOptions, uploads: bool) -> ObjectStore
 
     settings: dict[str, Any] = dict(options.extra)
     scheme = root.split("://", 1)[0]
+    client: dict[str, Any] = {"allow_http": True} if options.allow_http or scheme == "http" else {}
     if scheme == "s3":
         settings |= _s3_settings(options)
+        if (more := bundle()) is not None:
+            client["root_certificate"] = more
     if scheme in ("http", "https"):
         refuse_metadata(root)
-    client: dict[str, Any] = {"allow_http": True} if options.allow_http or scheme == "http" else {}
     if scheme in ("http", "https"):  # one request for a whole file: it may take long, but not stall
         client |= {"timeout": _WEB_TIMEOUT, "read_timeout": _WEB_STALL}
     elif uploads:  # and a part that came to the limit goes up once more
@@ -296,6 +299,7 @@ def s3_client(options: ObjectStoreOptions | None) -> S3Client:
     import boto3
     from botocore import UNSIGNED
     from botocore.config import Config
+    from botocore.session import get_session
 
     options = options or ObjectStoreOptions.from_env()
     extra = {name.removeprefix("aws_"): value for name, value in options.extra}
@@ -308,7 +312,9 @@ def s3_client(options: ObjectStoreOptions | None) -> S3Client:
         response_checksum_validation="when_required",
         **({"signature_version": UNSIGNED} if anonymous else {}),
     )
-    return boto3.Session().client(
+    session = get_session()
+    named = session.get_config_variable("ca_bundle")  # which boto3 reads itself
+    client: S3Client = boto3.Session(botocore_session=session).client(
         "s3",
         endpoint_url=options.endpoint,
         region_name=options.region or extra.get("region"),
@@ -316,7 +322,10 @@ def s3_client(options: ObjectStoreOptions | None) -> S3Client:
         aws_secret_access_key=options.secret_access_key,
         aws_session_token=extra.get("session_token") or extra.get("token"),
         config=config,
+        verify=None if named else trusted(),
     )
+    send_with(client, request_fields(extra))
+    return client
 
 
 def forget_credentials() -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import JobFailedError
 from dray.storage.draft import Stage, gone
-from dray.storage.faults import not_allowed
+from dray.storage.faults import not_allowed, untrusted
 from dray.storage.files import FileInfo, join, writing
 from dray.storage.layout import REPORT, is_published
 from dray.storage.objects import ObjectStoreOptions, s3_client
@@ -207,6 +207,32 @@ _REFUSALS = {
 }
 
 
+def try_upload(directory: str, options: ObjectStoreOptions | None = None) -> None:
+    """Begin an upload of a file that jobs publish in a folder, and end it: nothing is left.
+
+    One that a killed process leaves is ended as those of killed drivers are (:func:`unfinished_outputs`).
+
+    Raises:
+        OSError: files could not be published there; the text says what that takes.
+    """
+    uri = join(directory, REPORT)
+    bucket, _, key = uri.split("://", 1)[1].partition("/")
+    client = s3_client(options)
+    try:
+        look_at(uri, client=client)
+        with _translated(uri):
+            begun = client.create_multipart_upload(Bucket=bucket, Key=key)
+        abort(uri, begun["UploadId"], client=client)
+    except PermissionError as error:
+        raise PermissionError(f"{error}; {_NEEDED}") from error
+
+
+_NEEDED = (
+    "files go up in parts, which takes s3:PutObject, s3:GetObject, s3:ListBucket, s3:AbortMultipartUpload, "
+    "and the encryption that the policy asks for (AWS_SERVER_SIDE_ENCRYPTION, AWS_SSE_KMS_KEY_ID)"
+)
+
+
 def unfinished(prefix: str, options: ObjectStoreOptions | None = None) -> list[tuple[str, str]]:
     """URIs and ids of the uploads under way whose URI begins so: killed writers leave theirs.
 
@@ -319,6 +345,8 @@ def _translated(uri: str) -> Iterator[None]:
             raise not_allowed(uri) from error
         raise OSError(f"{uri}: {error.response['Error']['Code']} ({status})") from error
     except BotoCoreError as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise untrusted(uri) from error
         raise OSError(f"{uri}: {type(error).__name__}") from error
 
 

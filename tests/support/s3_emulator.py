@@ -63,7 +63,7 @@ from tests.support.s3_pages import (
     send_head,
 )
 from tests.support.s3_state import Behaviour, State, Turn
-from tests.support.s3_writes import known, list_uploads, write, writes
+from tests.support.s3_writes import known, list_uploads, part_of_upload, write, writes
 
 PIECE = 256 * 1024  # bytes sent at once where a rate, a fault or TLS asks for it
 
@@ -156,6 +156,8 @@ class Emulator:
             return refusal
         if behaviour.expires_after is not None and turn.asked > behaviour.expires_after:
             return Refusal(status=403, code="ExpiredToken")
+        if behaviour.refuses and behaviour.refuses == part_of_upload(request):
+            return Refusal(status=403, code="AccessDenied")
         return Refusal(status=503, code="SlowDown") if self._happens(behaviour.busy_share) else None
 
     def _happens(self, share: float) -> bool:

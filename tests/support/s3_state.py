@@ -33,6 +33,7 @@ class Behaviour:
     equal_parts: bool = False  # as R2: 400 InvalidPart for uploads with parts of several sizes
     conflict_share: float = 0.0  # 409 ConditionalRequestConflict for such writes
     access_key: str | None = None  # others get 403
+    refuses: str = ""  # 403 for "uploads" in parts, or for their "aborts"
     expires_after: int | None = None  # requests, then 403 ExpiredToken
     page_entries: int = 1000  # of a dataset's folder
     changes_after: int | None = None  # requests for objects, then every object has another ETag

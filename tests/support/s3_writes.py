@@ -44,6 +44,13 @@ def writes(request: Request) -> bool:
     return request.method in ("PUT", "POST", "DELETE")
 
 
+def part_of_upload(request: Request) -> str:
+    """Whether it begins one of the "uploads" in parts, or is one of their "aborts"; else empty."""
+    if request.method == "POST" and "uploads" in request.query:
+        return "uploads"
+    return "aborts" if request.method == "DELETE" and "uploadId" in request.query else ""
+
+
 def known(root: Path, name: str, stat: os.stat_result, *, changed: bool) -> tuple[str, dict[str, str]]:
     """ETag of an object, and the headers of its own that it was written with."""
     try:

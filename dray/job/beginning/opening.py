@@ -21,10 +21,10 @@ from dray.requests.reading.queries import query_name
 from dray.requests.reading.readers import files_of
 from dray.requests.row_shape import RowShape
 from dray.requests.sources import Source, SqlQuery
-from dray.storage.files import check_writable
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take
 from dray.storage.layout import published_names
 from dray.storage.same_place import same_place
+from dray.storage.writable import check_writable
 from dray.store import Fingerprint, Job, JobLease, Store, open_store, store_option
 from dray.store.calls.jobs import JOB_TTL
 from dray.store.lasting_info import IDENTITY, OF_OTHERS, OUTPUTS

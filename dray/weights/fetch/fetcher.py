@@ -157,6 +157,8 @@ def _connection(scheme: str, netloc: str) -> http.client.HTTPConnection:
     import ssl
 
     context = ssl.create_default_context()
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):  # the clients that list trust it too
+        context.load_verify_locations(bundle)
     proxy = _proxy(netloc)
     connection = http.client.HTTPSConnection(proxy or netloc, timeout=STALL_SECONDS, context=context)
     if proxy:

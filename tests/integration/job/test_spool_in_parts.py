@@ -78,7 +78,7 @@ def slowly(path, uri, options=None):
         store.put(key, Slow(file), chunk_size=5 << 20, max_concurrency=1, use_multipart=True)
 
 def watch():
-    while not s3_uploads.unfinished(OUTPUT + "/"):
+    while not s3_uploads.unfinished(OUTPUT + "/.dray/"):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 

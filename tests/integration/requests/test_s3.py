@@ -285,6 +285,7 @@ def test_a_damaged_object_is_refused_by_name(
 def test_writable_places(bucket: str, client: S3Client, options: ObjectStoreOptions) -> None:
     check_writable(f"s3://{bucket}/out", options=options)
     assert keys(client, bucket) == []
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket)
     with pytest.raises(ConfigError, match=r"written \(there is no bucket no-such-bucket\)$"):
         check_writable("s3://no-such-bucket/out", options=options)
     with pytest.raises(InputError, match=r"jsonl: there is no bucket no-such-bucket$"):

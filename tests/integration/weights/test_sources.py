@@ -195,6 +195,14 @@ def test_tls_with_a_certificate_of_ones_own(secure: EmulatorProcess, model: Path
     _fetch("s3://bucket/llama", secure.options, model)
 
 
+def test_tls_with_the_bundle_that_aws_clients_know(
+    secure: EmulatorProcess, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(secure.certificate))
+    _fetch("s3://bucket/llama", secure.options, model)
+
+
 def test_a_certificate_that_nobody_vouches_for_is_refused(
     secure: EmulatorProcess, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from dray.errors import ConfigError, InputError
 from dray.requests.reading.inputs import expand
-from dray.storage.files import check_writable, exists, open_lines
+from dray.storage.files import exists, open_lines
 from dray.storage.objects import ObjectStoreOptions, head
+from dray.storage.writable import check_writable
 
 pytestmark = pytest.mark.unit
 
