@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,11 +22,12 @@ from dray.storage.addresses import HUB
 from dray.storage.datasets import AbsentError, DatasetError, address_of, is_dataset
 from dray.storage.files import folder_named, local_path, reading, refused
 from dray.storage.folders import WORK
-from dray.storage.objects import ObjectInfo, ObjectStoreOptions, is_web
+from dray.storage.objects import ObjectInfo, ObjectStoreOptions, is_object, is_web
 from dray.storage.remote import is_remote
 from dray.storage.retries import while_busy
 
 _WILDCARD = re.compile(r"[*?\[]")
+_AT_ONCE = 16  # requests to a store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -289,9 +291,32 @@ def _refs(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
         return [_ref(remote.head(item, options))]
     with suppress(OSError):  # a name may hold these signs itself
         return [_ref(remote.head(item, options))]
-    found = while_busy(lambda: sorted(_matching(item, options), key=lambda info: info.uri))
+    found = while_busy(lambda: sorted(_matching(item, options), key=lambda info: (info.uri, info.size)))
     own = f"/{WORK}/"
-    return [_ref(info) for info in found if own in item or own not in info.uri]
+    files = _without_markers([info for info in found if own in item or own not in info.uri], options)
+    return list({info.uri: _ref(info) for info in files}.values())
+
+
+def _without_markers(found: Sequence[ObjectInfo], options: ObjectStoreOptions | None) -> list[ObjectInfo]:
+    """Without the empty objects that stand for folders, as Spark and S3's console write: ``out.parquet/``.
+
+    Listings have them without the slash, under a name that no object has.
+    """
+
+    def is_file(info: ObjectInfo) -> bool:
+        try:
+            remote.head(info.uri, options)
+        except FileNotFoundError:
+            return False
+        except PermissionError:  # to be told when it is read
+            return True
+        return True
+
+    empty = [info for info in found if info.size == 0 and is_object(info.uri)]
+    with ThreadPoolExecutor(_AT_ONCE, "dray-inputs") as pool:
+        there = list(pool.map(is_file, empty))
+    markers = {info.uri for info, is_there in zip(empty, there, strict=True) if not is_there}
+    return [info for info in found if info.uri not in markers]
 
 
 def _ref(info: ObjectInfo) -> FileRef:

@@ -112,6 +112,26 @@ def test_globs_look_only_where_they_may_match(
         found("[z-a].jsonl")
 
 
+def test_markers_of_folders_are_no_files(bucket: str, client: S3Client, options: ObjectStoreOptions) -> None:
+    """As Spark, Hadoop and S3's console write them: empty objects whose names end in a slash."""
+    parts = ("t/out.jsonl/part-0.jsonl", "t/out.jsonl/part-1.jsonl")
+    for key in ("t/", "t/out.jsonl/", *parts, "t/none.jsonl/"):
+        client.put_object(Bucket=bucket, Key=key, Body=b"" if key.endswith(("/", "1.jsonl")) else rows(1))
+
+    def found(pattern: str) -> list[str]:
+        refs = expand([f"s3://{bucket}/{pattern}"], options=options)
+        return [ref.uri.removeprefix(f"s3://{bucket}/") for ref in refs]
+
+    assert found("t/**/*.jsonl") == [*parts]  # the second one is empty, and a file
+    assert found("**") == [*parts]
+    assert found("t/*/*.jsonl") == [*parts]
+    for pattern in ("t/*.jsonl", "t/n**"):
+        with pytest.raises(InputError, match=r"no object"):
+            found(pattern)
+    client.put_object(Bucket=bucket, Key="t/none.jsonl", Body=b"")  # beside the marker of that name
+    assert found("t/*.jsonl") == found("t/n**") == ["t/none.jsonl"]
+
+
 @pytest.mark.parametrize("name", ["gone.jsonl", "gone/*.jsonl", "in/"])
 def test_missing_objects_are_refused_by_name(bucket: str, options: ObjectStoreOptions, name: str) -> None:
     uri = f"s3://{bucket}/{name}"
