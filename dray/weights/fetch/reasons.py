@@ -22,6 +22,10 @@ _SAYS = {
         "no room for model {uri} ({size:.2f} GB) in {root}; set DRAY_MODEL_CACHE to a folder on a larger disk"
     ),
     "untrusted": ("{file}: the store's certificate is not trusted ({detail}); set SSL_CERT_FILE"),
+    "slow": (
+        "{place}: came too slowly ({detail}): a connection that brings less than 50 kB/s is given up, also a "
+        "single one"
+    ),
     "stalled": "{place}: nothing arrived for a long time ({detail})",
 }
 _OTHERWISE = "{place}: could not be read in {tries} tries: {detail}"

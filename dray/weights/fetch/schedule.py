@@ -23,6 +23,7 @@ ORIGIN = ""
 FATAL = {"replaced", "missing", "room", "disk", "untrusted"}
 _HERE = {"room", "disk"}  # of this node, whichever source sent the bytes
 _DENIALS = 2  # the second try carries fresh credentials
+_OUTCOMES = 16  # the last requests to the origin, by which a slow one is judged
 
 
 class Turn(NamedTuple):
@@ -103,6 +104,7 @@ class Schedule:
         self._window = Window(self.limits)
         self._times: deque[float] = deque(maxlen=64)
         self._begun: deque[float] = deque(maxlen=64)  # when requests began that have their answers
+        self._slow: deque[bool] = deque(maxlen=_OUTCOMES)  # whether the last ones were given up as slow
         self._moved = now
         self._slowest = slowest
         self._pause_ends = now  # the origin said when to ask again
@@ -136,7 +138,8 @@ class Schedule:
             self._moved = now
         if self._left and now - self._moved > self._longest_silence(now):
             chunk = next(iter(self._left))
-            self.failure = Failure(kind="stalled", chunk=chunk, source=ORIGIN, detail=self._said(), tries=0)
+            kind = "slow" if self._slow and all(self._slow) else "stalled"
+            self.failure = Failure(kind=kind, chunk=chunk, source=ORIGIN, detail=self._said(), tries=0)
             return None
         return self._fresh(now) or self._hedge(now)
 
@@ -147,6 +150,7 @@ class Schedule:
         if ask.source == ORIGIN:
             self._times.append(now - began)
             self._begun.append(began)
+            self._slow.append(False)
             self._window.done(now, size)
         self._moved = now
         return self._left.pop(ask.chunk, None) is not None
@@ -179,6 +183,11 @@ class Schedule:
             if kind != "fetcher":  # a process of our own
                 self._strike(self._peers[ask.source], kind, now)
             return
+        if kind == "slow":
+            self._slow.append(True)
+            if self._is_crowded():
+                self._window.crowded(now, self._at_origin() + 1)
+                return  # fewer at once may do: no fault of the chunk's
         if kind == "busy":
             self._window.busy(now)
             if after:
@@ -195,6 +204,15 @@ class Schedule:
             self.failed(ask, "fetcher", "a fetch process ended", now)
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _at_origin(self) -> int:
+        """Requests to the origin that are under way."""
+        return sum(ask.source == ORIGIN for ask, _ in self._asks.values())
+
+    def _is_crowded(self) -> bool:
+        """Whether requests share a slow line: of the last ones many were slow, and others are under way."""
+        many = 2 * sum(self._slow) >= len(self._slow)
+        return many and self._at_origin() > 0 and self._window.size > 1
 
     def _longest_silence(self, now: float) -> float:
         """Seconds without a chunk until the fetch is given up; more where the origin asks for pauses."""
@@ -266,7 +284,7 @@ class Schedule:
         ):
             return None
         late = max(limits.hedge_after, limits.hedge_factor * median(self._times))
-        few = sum(ask.source == ORIGIN for ask, _ in self._asks.values()) <= max(2, self._window.size // 4)
+        few = self._at_origin() <= max(2, self._window.size // 4)
         for ask, began in self._asks.values():
             chunk = self._left.get(ask.chunk)
             if chunk is None or chunk.hedged or chunk.not_before > now:

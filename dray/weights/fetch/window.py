@@ -6,7 +6,7 @@ from dray.weights.fetch.limits import FetchLimits
 
 
 class Window:
-    """A number of requests: more while that brings more, half when the store says it is busy."""
+    """A number of requests: more while that brings more, half when the store is busy or the line slow."""
 
     def __init__(self, limits: FetchLimits) -> None:
         self._limits = limits
@@ -33,8 +33,15 @@ class Window:
 
     def busy(self, now: float) -> None:
         """The store asked for less; counts once per second at most: answers of one moment mean the same."""
+        self._halve(now, self.size, least=2)
+
+    def crowded(self, now: float, running: int) -> None:
+        """So many requests share a line that is too slow for them; one alone may do."""
+        self._halve(now, min(self.size, running), least=1)
+
+    def _halve(self, now: float, size: int, *, least: int) -> None:
         if now - self._halved >= 1.0:
-            self.size, self._halved = max(2, self.size // 2), now
+            self.size, self._halved = max(least, size // 2), now
             self._growing, self._rounds, self._before = False, 0, 0.0
 
     def _judge(self, rate: float) -> None:

@@ -98,11 +98,11 @@ def test_a_busy_store_halves_the_window_once_a_second_at_most() -> None:
     assert sizes == [16, 16, 16, 8, 8, 4, 2, 2, 2, 2]
 
 
-def test_only_busy_answers_halve_the_window() -> None:
+def test_only_busy_and_slow_answers_halve_the_window() -> None:
     for kind in TRANSIENT:
         schedule = planned(first_window=8)
         schedule.failed(asked(schedule)[0], kind, "", NOW)
-        assert schedule.window == (4 if kind == "busy" else 8), kind
+        assert schedule.window == (4 if kind in ("busy", "slow") else 8), kind
 
 
 # -- again after a fault ----------------------------------------------------------------------
