@@ -37,8 +37,8 @@
 
 Messages name files, lines, fields and codes; never prompts, answers or secrets.
 Foreign errors are translated at one seam per library: ``store/database/seam.py`` (SQLAlchemy),
-``engine/ray_errors.py`` (Ray actors), ``engine/vllm_adapter/errors.py`` (vLLM), ``storage/faults.py`` and
-``storage/s3_uploads.py`` (object stores), ``storage/files.py`` (files),
+``engine/ray_errors.py`` (Ray actors), ``engine/vllm_adapter/errors.py`` (vLLM), ``storage/faults.py`` (object
+stores), ``storage/files.py`` (files),
 ``cluster/providers/*/errors.py`` (EC2, Kubernetes).
 """
 

@@ -14,6 +14,7 @@ from dray.requests.ingest import BESIDE
 from dray.storage import folders, objects
 from dray.storage.files import join, local_path
 from dray.storage.folders import Owner, work_of
+from dray.storage.listings import list_under
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.storage.s3_uploads import abort, end_unfinished, unfinished, unfinished_outputs
 from dray.store import Job, Store
@@ -180,7 +181,7 @@ def _remove_old_files(folder: _Folder, mine: Owner, options: ObjectStoreOptions 
 def _files_in(work: str, options: ObjectStoreOptions | None) -> list[tuple[str, int]]:
     """URIs and sizes in bytes."""
     if is_object(work):
-        return [(info.uri, info.size) for info in objects.list_under(f"{work}/", options)]
+        return [(info.uri, info.size) for info in list_under(f"{work}/", options)]
     found = []
     for path in local_path(work).rglob("*"):
         with suppress(FileNotFoundError):  # another deletion of the job is at work

@@ -27,6 +27,7 @@ from dray.storage.draft import CopiedDraft, Draft, LocalDraft, Stage
 from dray.storage.exports import ExportLock
 from dray.storage.files import FileInfo, join, local_path, writing
 from dray.storage.layout import whole_names
+from dray.storage.listings import list_under
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.storage.retiring import ASIDE, Retiring, remove_folder
 from dray.triggers import Point, reach
@@ -159,7 +160,7 @@ def _names_in(folder: str, below: bool, options: ObjectStoreOptions | None) -> l
     if _is_s3(folder):
         return []
     if is_object(folder):
-        return [info.uri for info in objects.list_under(folder.rstrip("/") + "/", options)]
+        return [info.uri for info in list_under(folder.rstrip("/") + "/", options)]
     return [str(path) for path in local_path(folder).glob("**/*.part" if below else "*.part")]
 
 

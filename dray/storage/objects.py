@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -100,35 +100,11 @@ def head(uri: str, options: ObjectStoreOptions | None = None) -> ObjectInfo:
     store, path = store_of(uri, options)
     with translated(uri):
         try:
-            return _info(uri, store.head(path))
+            return info_of(uri, store.head(path))
         except FileNotFoundError:
             if not is_web(uri):
                 raise
-            return _info(uri, store.get(path).meta)  # some servers answer GET alone, and HEAD with 405
-
-
-def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> Iterator[ObjectInfo]:
-    """Every object below a prefix that ends in ``/`` (or names the bucket)."""
-    store, prefix = store_of(prefix_uri, options)
-    root = prefix_uri[: len(prefix_uri) - len(prefix)].rstrip("/") + "/"
-    with translated(prefix_uri):
-        for page in store.list(prefix or None):
-            for meta in page:
-                info = _info(root + meta["path"], meta)
-                yield replace(info, etag=_quoted(info.etag))
-
-
-def list_folder(
-    prefix_uri: str, options: ObjectStoreOptions | None = None
-) -> tuple[list[ObjectInfo], list[str]]:
-    """The objects right below a prefix that ends in ``/``, and the prefixes of what lies deeper."""
-    store, prefix = store_of(prefix_uri, options)
-    root = prefix_uri[: len(prefix_uri) - len(prefix)].rstrip("/") + "/"
-    with translated(prefix_uri):
-        found = store.list_with_delimiter(prefix or None)
-    infos = [_info(root + meta["path"], meta) for meta in found["objects"]]
-    folders = [f"{root}{folder.rstrip('/')}/" for folder in found["common_prefixes"]]
-    return [replace(info, etag=_quoted(info.etag)) for info in infos], folders
+            return info_of(uri, store.get(path).meta)  # some servers answer GET alone, and HEAD with 405
 
 
 def stream_whole(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
@@ -238,14 +214,10 @@ def delete(uri: str, options: ObjectStoreOptions | None = None) -> None:
         store.delete(key)
 
 
-def _info(uri: str, meta: ObjectMeta) -> ObjectInfo:
+def info_of(uri: str, meta: ObjectMeta) -> ObjectInfo:
+    """An object as obstore tells it."""
     etag = meta.get("e_tag")
     return ObjectInfo(uri=uri, size=meta["size"], version=meta.get("version") or etag, etag=etag)
-
-
-def _quoted(etag: str | None) -> str | None:
-    """An ETag as headers write it (RFC 9110, 8.8.3): Azure's listings leave its quotes out."""
-    return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
 
 
 def store_of(

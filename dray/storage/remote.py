@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from dray.storage import datasets, objects
+from dray.storage import datasets, listings, objects
 from dray.storage.datasets import is_dataset
+from dray.storage.listings import tell_odd
 from dray.storage.objects import PART_BYTES, ObjectInfo, ObjectStoreOptions, is_object, is_web
 from dray.storage.parts import one_ahead
 from dray.storage.retries import PATIENCE, while_busy, with_retries
@@ -34,20 +35,22 @@ def head(uri: str, options: ObjectStoreOptions | None = None) -> ObjectInfo:
     return datasets.head(uri) if is_dataset(uri) else while_busy(lambda: objects.head(uri, options))
 
 
-def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> Iterator[ObjectInfo]:
-    """Every file below a prefix that ends in ``/``."""
-    return (
-        datasets.list_under(prefix_uri) if is_dataset(prefix_uri) else objects.list_under(prefix_uri, options)
-    )
+def list_under(
+    prefix_uri: str, options: ObjectStoreOptions | None = None, *, odd: Callable[[str], None] = tell_odd
+) -> Iterator[ObjectInfo]:
+    """Every file below a prefix that ends in ``/``; ``odd`` as for :func:`listings.list_under`."""
+    if is_dataset(prefix_uri):
+        return datasets.list_under(prefix_uri)
+    return listings.list_under(prefix_uri, options, odd=odd)
 
 
 def list_folder(
-    prefix_uri: str, options: ObjectStoreOptions | None = None
+    prefix_uri: str, options: ObjectStoreOptions | None = None, *, odd: Callable[[str], None] = tell_odd
 ) -> tuple[list[ObjectInfo], list[str]]:
     """The files right below a prefix that ends in ``/``, and the prefixes of what lies deeper."""
     if is_dataset(prefix_uri):
         return datasets.list_folder(prefix_uri)
-    return objects.list_folder(prefix_uri, options)
+    return listings.list_folder(prefix_uri, options, odd=odd)
 
 
 def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:

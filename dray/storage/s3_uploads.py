@@ -13,15 +13,15 @@ import hashlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import JobFailedError
 from dray.storage.draft import Stage, gone
-from dray.storage.faults import not_allowed, untrusted
+from dray.storage.faults import boto3_translated, status_of
 from dray.storage.files import FileInfo, join, writing
 from dray.storage.layout import REPORT, is_published
 from dray.storage.objects import ObjectStoreOptions, s3_client
@@ -74,7 +74,7 @@ class UploadDraft:
         self._flying: deque[tuple[int, Future[str]]] = deque()
         self._sent = 0
         self._done = False
-        with writing(uri), _translated(uri):
+        with writing(uri), boto3_translated(uri):
             self._condition = _unchanged_since(look_at(uri, client=self._client))
             begun = self._client.create_multipart_upload(
                 Bucket=self._bucket, Key=self._key, Metadata={_DRAFT: self._token}
@@ -123,7 +123,7 @@ class UploadDraft:
         Raises:
             DraftGoneError: one of the two.
         """
-        with writing(self.uri), _translated(self.uri):
+        with writing(self.uri), boto3_translated(self.uri):
             self._complete()
         self._done = True
 
@@ -147,7 +147,7 @@ class UploadDraft:
         self._flying.append((self._sent, self._threads.submit(self._send_part, self._sent, piece)))
 
     def _send_part(self, number: int, piece: bytes) -> str:
-        with _translated(self.uri):
+        with boto3_translated(self.uri):
             sent = self._client.upload_part(
                 Bucket=self._bucket, Key=self._key, UploadId=self._upload, PartNumber=number, Body=piece
             )
@@ -220,7 +220,7 @@ def try_upload(directory: str, options: ObjectStoreOptions | None = None) -> Non
     client = s3_client(options)
     try:
         look_at(uri, client=client)
-        with _translated(uri):
+        with boto3_translated(uri):
             begun = client.create_multipart_upload(Bucket=bucket, Key=key)
         abort(uri, begun["UploadId"], client=client)
     except PermissionError as error:
@@ -243,7 +243,7 @@ def unfinished(prefix: str, options: ObjectStoreOptions | None = None) -> list[t
         return []
     bucket, _, key = prefix.split("://", 1)[1].partition("/")
     found: list[tuple[str, str]] = []
-    with suppress(OSError), _translated(prefix):
+    with suppress(OSError), boto3_translated(prefix):
         pages = s3_client(options).get_paginator("list_multipart_uploads")
         for page in pages.paginate(Bucket=bucket, Prefix=key):
             found += [(f"s3://{bucket}/{one['Key']}", one["UploadId"]) for one in page.get("Uploads", ())]
@@ -271,7 +271,7 @@ def look_at(
     """An object as it is now; None where there is none."""
     bucket, _, key = uri.split("://", 1)[1].partition("/")
     try:
-        with _translated(uri):
+        with boto3_translated(uri):
             found = (client or s3_client(options)).head_object(Bucket=bucket, Key=key)
     except FileNotFoundError:
         return None
@@ -296,15 +296,15 @@ def delete_unchanged(uri: str, seen: Seen, options: ObjectStoreOptions | None = 
         return there is None
     bucket, _, key = uri.split("://", 1)[1].partition("/")
     client = s3_client(options)
-    with _translated(uri):
+    with boto3_translated(uri):
         try:
             client.delete_object(Bucket=bucket, Key=key, IfMatch=seen.etag)
         except ClientError as error:
             code = error.response["Error"]["Code"]
             if code in ("NotImplemented", "501"):
                 client.delete_object(Bucket=bucket, Key=key)
-            elif _status(error) != 404:
-                if _status(error) in (409, 412):
+            elif status_of(error) != 404:
+                if status_of(error) in (409, 412):
                     return False
                 raise
     return True
@@ -326,29 +326,5 @@ def abort(
         OSError: the store cannot be reached, or refuses; the text names the URI and no credential.
     """
     bucket, _, key = uri.split("://", 1)[1].partition("/")
-    with suppress(FileNotFoundError), _translated(uri):
+    with suppress(FileNotFoundError), boto3_translated(uri):
         (client or s3_client(options)).abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)
-
-
-@contextmanager
-def _translated(uri: str) -> Iterator[None]:
-    """Turn botocore's errors into Python's own family for files, as :func:`faults.translated` does."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        yield
-    except ClientError as error:
-        status = _status(error)
-        if status == 404:
-            raise FileNotFoundError(f"no such object or upload: {uri}") from error
-        if status in (401, 403):
-            raise not_allowed(uri) from error
-        raise OSError(f"{uri}: {error.response['Error']['Code']} ({status})") from error
-    except BotoCoreError as error:
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            raise untrusted(uri) from error
-        raise OSError(f"{uri}: {type(error).__name__}") from error
-
-
-def _status(error: Any) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -20,7 +20,8 @@ from dray.requests.sources import SqlQuery
 from dray.storage.files import exists, join, local_path
 from dray.storage.folders import owner_of
 from dray.storage.layout import part_name, whole_name
-from dray.storage.objects import is_object, is_web, list_under
+from dray.storage.listings import list_under
+from dray.storage.objects import is_object, is_web
 from dray.weights import Manifest
 
 

@@ -19,7 +19,8 @@ from dray.requests.outputs.kept import KEPT_COLUMNS, Kept
 from dray.requests.sources import SqlQuery
 from dray.requests.spool.parts import part_uri
 from dray.storage.files import exists, join, local_path, remove, size_of
-from dray.storage.objects import ObjectStoreOptions, is_object, list_under
+from dray.storage.listings import list_under
+from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.storage.s3_uploads import end_unfinished, unfinished
 from dray.storage.same_place import same_place
 from dray.store import Job, JobState, Shard, store_option

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from dray.errors import InputError, Problem
@@ -22,6 +23,7 @@ from dray.storage.addresses import HUB
 from dray.storage.datasets import AbsentError, DatasetError, address_of, is_dataset
 from dray.storage.files import folder_named, local_path, reading, refused
 from dray.storage.folders import WORK
+from dray.storage.listings import tell_odd
 from dray.storage.objects import ObjectInfo, ObjectStoreOptions, is_object, is_web
 from dray.storage.remote import is_remote
 from dray.storage.retries import while_busy
@@ -324,23 +326,43 @@ def _ref(info: ObjectInfo) -> FileRef:
 
 
 def _matching(item: str, options: ObjectStoreOptions | None) -> Iterator[ObjectInfo]:
-    """The objects that a pattern names: folder after folder, or, behind ``**``, all that lies below."""
+    """The objects that a pattern names: folder after folder, or, behind ``**``, all that lies below.
+
+    Raises:
+        InputError: it names one that cannot be asked for. Others of that kind are left out.
+    """
     match = _WILDCARD.search(item)
     assert match is not None
     prefix = item[: match.start()].rpartition("/")[0] + "/"
     pattern = _glob_pattern(item)
+    odd = partial(_refuse_unnamed, pattern)
     if "**" in item:
-        yield from (info for info in remote.list_under(prefix, options) if pattern.fullmatch(info.uri))
+        below = remote.list_under(prefix, options, odd=odd)
+        yield from (info for info in below if pattern.fullmatch(info.uri))
         return
     folders = [prefix]
     *between, _ = item.removeprefix(prefix).split("/")
     for part in between:
         wanted = _glob_pattern(part)
-        below = [deeper for folder in folders for deeper in remote.list_folder(folder, options)[1]]
-        folders = [folder for folder in below if wanted.fullmatch(folder.rstrip("/").rpartition("/")[2])]
+        deeper = [below for folder in folders for below in remote.list_folder(folder, options)[1]]
+        folders = [folder for folder in deeper if wanted.fullmatch(folder.rstrip("/").rpartition("/")[2])]
     for folder in folders:
-        found, _ = remote.list_folder(folder, options)
+        found, _ = remote.list_folder(folder, options, odd=odd)
         yield from (info for info in found if pattern.fullmatch(info.uri))
+
+
+def _refuse_unnamed(pattern: re.Pattern[str], uri: str) -> None:
+    """Refuse an object that cannot be asked for, where the user's pattern names it: its rows were missing.
+
+    ``**`` goes through empty parts, too. What ends in a slash is a prefix, or stands for a folder.
+    """
+    if not uri.endswith("/") and pattern.fullmatch(re.sub("(?<!:)//+", "/", uri)):
+        told = (
+            "the pattern names an object that cannot be asked for: names have no empty part (//), '.', '..' "
+            "or control sign; rename it, or name the others"
+        )
+        raise refused("unreadable_input", told, ascii(uri)[1:-1])
+    tell_odd(uri)
 
 
 _GLOB_PARTS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from dray.errors import ConfigError, WeightsError
-from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, is_web, list_folder, read_range
+from dray.storage.listings import list_folder
+from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, is_web, read_range
 from dray.storage.retries import with_retries
 from dray.storage.signing import signed_url
 from dray.weights.source import hub

@@ -27,7 +27,8 @@ from dray.requests.sources import RowDefaults, source_of
 from dray.requests.spool.spool import decode, read_shard
 from dray.storage import faults, objects
 from dray.storage.files import exists, remove
-from dray.storage.objects import ObjectStoreOptions, forget_credentials, list_under
+from dray.storage.listings import list_under
+from dray.storage.objects import ObjectStoreOptions, forget_credentials
 from dray.storage.s3_uploads import unfinished
 from dray.store import Shard, Store, open_store
 from dray.triggers import TRIGGER_VARIABLE, Point

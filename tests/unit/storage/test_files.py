@@ -312,7 +312,7 @@ def test_the_requests_of_jobs_in_a_bucket_are_no_input(
         raise FileNotFoundError(uri)
 
     monkeypatch.setattr(remote, "head", head)
-    monkeypatch.setattr(remote, "list_under", lambda prefix, options: iter(infos))
+    monkeypatch.setattr(remote, "list_under", lambda prefix, options, odd: iter(infos))
     assert [ref.uri for ref in expand([pattern])] == found
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from dray.errors import WeightsError
 from dray.storage import ObjectStoreOptions
-from dray.storage.objects import head, list_under
+from dray.storage.listings import list_under
+from dray.storage.objects import head
 from dray.storage.signing import signed_url
 from dray.weights import LocalModel, check_remote, read_manifest
 from dray.weights.node.places import CACHE_VARIABLE
