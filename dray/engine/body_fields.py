@@ -25,9 +25,6 @@ OPENAI_DEFAULTS: dict[str, tuple[Any, ...]] = {
 }
 """Fields of OpenAI's that would change an answer: taken with the values that leave it as it is."""
 
-HARMONY = "gpt_oss"
-"""The ``model_type`` of models whose prompts vLLM writes in OpenAI's Harmony format."""
-
 _OF_TEMPLATES: dict[str, Any] = {
     "add_generation_prompt": True,
     "chat_template_kwargs": {},

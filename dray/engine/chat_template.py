@@ -14,6 +14,9 @@ from dray.errors import ConfigError
 
 ARGUMENT = "chat_template"
 
+HARMONY = "gpt_oss"
+"""The ``model_type`` of models whose prompts vLLM writes in OpenAI's Harmony format, without a template."""
+
 _OF_A_TEXT = "{}\n"  # as vLLM has it: a text without any of these is meant as the path of a file
 _LONGEST_PATH = 200  # characters of a user's value that a message repeats
 _VLLMS_OWN = Path("transformers_utils", "chat_templates")

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 
-from dray.engine.body_fields import HARMONY
+from dray.engine.chat_template import HARMONY
 from dray.errors import ConfigError
 
 VARIABLE = "VLLM_SYSTEM_START_DATE"

@@ -80,8 +80,9 @@ def send_with(client: S3Client, fields: Mapping[str, Any]) -> None:
         known = model.input_shape.members if model.input_shape is not None else ()
         return {name: value for name, value in fields.items() if name in known} | params
 
+    handler: Any = add  # botocore takes what a handler of this event returns; its stubs have none return
     if fields:
-        client.meta.events.register("provide-client-params.s3", add)
+        client.meta.events.register("provide-client-params.s3", handler)
 
 
 def _of(name: str, extra: Mapping[str, str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.adapters import adapters_of, rank_for
 from dray.engine.argument_policy import refuse_spread, refuse_traces, refuse_unsafe
-from dray.engine.body_fields import HARMONY, refuse_param_unread_by_harmony
-from dray.engine.chat_template import with_template_text
+from dray.engine.body_fields import refuse_param_unread_by_harmony
+from dray.engine.chat_template import HARMONY, with_template_text
 from dray.engine.decoders import refuse_without_libraries
 from dray.engine.ranks import refuse_on_this_machine
 from dray.engine.weight_formats import formats_of, refuse_left_out

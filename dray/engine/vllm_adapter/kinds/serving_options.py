@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dray.engine.body_fields import HARMONY
-from dray.engine.chat_template import ARGUMENT, template_text
+from dray.engine.chat_template import ARGUMENT, HARMONY, template_text
 from dray.engine.protocol import EngineSpec
 from dray.errors import RequestRefused
 
