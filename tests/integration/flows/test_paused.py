@@ -46,7 +46,9 @@ def until(found: Callable[[], Any], seconds: float = 30.0) -> Any:
 
 
 def paused_event() -> dict[str, Any] | None:
-    events = answer("POST", "/events/filter", {"limit": 50})["events"]
+    """That of this file's job: the server has events of other tests' jobs, too."""
+    about = {"id": ["dray.job.paused-job"]}
+    events = answer("POST", "/events/filter", {"limit": 50, "filter": {"resource": about}})["events"]
     return next((event for event in events if event["event"] == "dray.job.paused"), None)
 
 
