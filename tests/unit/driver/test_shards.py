@@ -66,6 +66,7 @@ class Tasks:
         lanes: int = 1,
         bound: Bound | None = None,
         watched: Callable[[], float] = time.monotonic,
+        look_every: float = 0.0,
     ) -> None:
         settings = SimpleNamespace(store_url=url, rows_access=None, media_roots={})
         job = cast("OpenJob", SimpleNamespace(job_id=lease.job_id, lease=lease, settings=settings))
@@ -78,7 +79,7 @@ class Tasks:
             self.events.append,
             lanes=lanes,
             bound=bound or Bound(tasks=2 * lanes),
-            look_every=0.0,
+            look_every=look_every,
             watched=watched,
         )
 
@@ -396,6 +397,20 @@ def test_shards_whose_tasks_may_stand_still_are_looked_at_while_nothing_else_is_
     tasks.look()
     assert tasks.tasks.left
     assert 0 < tasks.tasks._look_at - time.monotonic() <= 30.0
+
+
+def test_starts_that_take_long_put_no_look_off(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefect takes 0.1 s for each. The pause is for looks at many shards: a replica idled for 4 s of six."""
+    lease = ready_job(store, shards=9)
+    tasks = Tasks(store, url, lease, bound=Bound(tasks=3), look_every=30.0)
+    store.put_replicas(lease, [_row(0, ReplicaState.READY)])
+    monkeypatch.setattr(tasks.executor, "submit", lambda work: time.sleep(0.3))
+    tasks.tasks.schedule(store, 1)
+    assert tasks.tasks.running
+    tasks.tasks.take([TaskEnd(number=0, result=TaskResult(how=Ended.DONE, message=""))])
+    assert tasks.tasks._look_at - time.monotonic() < 5.0  # 18 s for three starts
 
 
 def test_shard_tasks_follow_the_replicas_that_are_ready(store: Store, url: str) -> None:
