@@ -34,6 +34,8 @@ WINDOW_BYTES = 4 << 30
 TOLD_ROWS = 200_000
 """Rows of a window whose ordering takes long enough to be told of."""
 
+_HELD_BYTES = 64 << 20  # of a window
+_AROUND_BYTES = 64 << 10  # that Linux maps with each page that is read (fault_around_bytes)
 _CHUNK_ROWS = 1 << 16
 
 
@@ -134,17 +136,19 @@ class Arranging:
             raise self._full(error) from error
 
     def _write(self, view: mmap.mmap, found: Arrangement | None) -> None:
-        add = self._spool.writer.add
+        add, pages = self._spool.writer.add, _Pages(view)
         if found is None:
             begin = 0
             for end in self._ends:
                 add(view[begin:end])
+                pages.read(end - begin)
                 begin = end
             return
         self._spool.grouped = True
         for row, border, family in _placed(found):
-            begin = self._ends[row - 1] if row else 0
-            add(view[begin : self._ends[row]], border=border, family=family)
+            begin, end = self._ends[row - 1] if row else 0, self._ends[row]
+            add(view[begin:end], border=border, family=family)
+            pages.read(end - begin + _AROUND_BYTES)
 
     def _full(self, error: OSError) -> JobFailedError:
         place = self._folder or tempfile.gettempdir()
@@ -165,11 +169,27 @@ class _Lines:
         self._pulse = pulse
 
     def __iter__(self) -> Iterator[bytes]:
-        begin = 0
+        begin, pages = 0, _Pages(self._view)
         for end in self._ends:
             self._pulse.heed()
             yield self._view[begin : end - 1]
+            pages.read(end - begin)
             begin = end
+
+
+class _Pages:
+    """Keeps a mapped window out of this process's memory but for what it read last: a gigabyte else."""
+
+    def __init__(self, view: mmap.mmap) -> None:
+        self._view = view
+        self._held = 0
+
+    def read(self, size: int) -> None:
+        """So many bytes more were read. The system keeps the pages that are given back as long as it can."""
+        self._held += size
+        if self._held >= _HELD_BYTES:
+            self._view.madvise(mmap.MADV_DONTNEED)
+            self._held = 0
 
 
 def _placed(found: Arrangement) -> Iterator[tuple[int, bool, int]]:

@@ -196,3 +196,36 @@ def test_no_room_for_the_window_says_how_to_do_without(
         monkeypatch.setattr(tempfile, "TemporaryFile", full)
         with pytest.raises(JobFailedError, match=r"No space left.*--order input"):
             stage.add_line(b"line\n")
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_window_stays_out_of_the_drivers_memory(
+    ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is mapped: read once, all of it counted as this process's, a gigabyte for a million rows."""
+    monkeypatch.setattr(arranging, "_HELD_BYTES", 1 << 20)
+    found: dict[str, float] = {}
+
+    def arrange(lines: Iterable[bytes]) -> Arrangement | None:
+        found["before"] = mapped_files()
+        order = shuffled(1, 8)(lines)
+        found["read"] = mapped_files()
+        return order if ordered else None
+
+    write, peaks = Arranging._write, list[float]()
+
+    def watched(self: Arranging, view: Any, order: Arrangement | None) -> None:
+        write(self, view, order)
+        peaks.append(mapped_files())
+
+    monkeypatch.setattr(Arranging, "_write", watched)
+    taken_in(tmp_path, [f"{number:05d}{'x' * 500}" for number in range(20_000)], arrange)
+    assert found["read"] - found["before"] < 8
+    assert peaks[0] - found["before"] < 8
+
+
+def mapped_files() -> float:
+    """Of this process, in MB."""
+    text = Path("/proc/self/status").read_text()
+    [line] = [one for one in text.splitlines() if one.startswith("RssFile")]
+    return int(line.split()[1]) / 1000
