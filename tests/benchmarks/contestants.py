@@ -1,8 +1,8 @@
 """The engines that are compared, one a process: ``python -m tests.benchmarks.contestants NAME WORK.json``.
 
 Each prints one JSON object on its last line: ``seconds`` (steady state), ``rows`` and ``tokens``.
-All get the engine arguments that dray fills in on this machine (``arguments``), so that nobody is
-slowed by a setting, but for the log statistics: a peer that can do without them may.
+All get the engine arguments that dray fills in on this machine (``arguments``), so that no setting
+slows one of them, but for the log statistics: a peer that can do without them may.
 """
 
 from __future__ import annotations

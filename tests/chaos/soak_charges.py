@@ -60,7 +60,7 @@ def check_charges(run: Run) -> Charged:
     last = max(line.at for line in read_history(run.history, run.job))
     held: Counter[str] = Counter()
     for fault, expected in owed(faults, run.given_up, last):
-        assert expected & (at_engines | at_nodes), f"I6: nobody was charged for {fault}"
+        assert expected & (at_engines | at_nodes), f"I6: no budget has a charge for {fault}"
         held[str(fault.kind)] += 1
     return Charged(unsure=len(unsure), held=held)
 
@@ -112,7 +112,7 @@ def owed(faults: Sequence[Fault], given_up: Collection[str], last: int) -> list[
     within = _NOTICE_SECONDS * 1e9
     found = []
     for fault in faults:
-        # Too near to the end, or after it, or too near to its driver's: nobody heard of it in time.
+        # Too near to the end, or after it, or too near to its driver's: no driver heard of it in time.
         unheard = last - fault.at < within or any(0 <= at - fault.at < within for at in drivers)
         if unheard or fault.node in announced:
             continue
@@ -137,4 +137,4 @@ def _check_causes(run: Run) -> None:
         "STORE_TRANSIENT": Kind.TASK in kinds,  # a lease that lapsed by its holder's own clock
     }
     strange = {str(cause) for cause in causes if not explained.get(str(cause), False)}
-    assert not strange, f"I6: attempts ended by {strange}, which nobody caused"
+    assert not strange, f"I6: attempts ended by {strange}, and the run has no such fault"

@@ -307,11 +307,10 @@ def _without_markers(found: Sequence[ObjectInfo], options: ObjectStoreOptions | 
 
     def is_file(info: ObjectInfo) -> bool:
         try:
-            remote.head(info.uri, options)
+            with suppress(PermissionError):  # to be told when it is read
+                remote.head(info.uri, options)
         except FileNotFoundError:
             return False
-        except PermissionError:  # to be told when it is read
-            return True
         return True
 
     empty = [info for info in found if info.size == 0 and is_object(info.uri)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,24 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ODD = ("data//y.jsonl", "data/./y.jsonl", "data/../y.jsonl", "data/a\tb.txt", "data/deep//y.txt", "data/c//")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with S3Server() as running:
-        yield running
-
-
-@pytest.fixture
-def bucket(server: S3Server, request: pytest.FixtureRequest) -> str:
-    name = hashlib.md5(request.node.name.encode()).hexdigest()
-    server.bucket(name)
-    return name
-
-
-@pytest.fixture
-def client(server: S3Server) -> S3Client:
-    return server.client()
 
 
 @pytest.fixture

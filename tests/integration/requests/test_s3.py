@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,24 +37,6 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with S3Server() as running:
-        yield running
-
-
-@pytest.fixture
-def bucket(server: S3Server, request: pytest.FixtureRequest) -> str:
-    name = hashlib.md5(request.node.name.encode()).hexdigest()
-    server.bucket(name)
-    return name
-
-
-@pytest.fixture
-def client(server: S3Server) -> S3Client:
-    return server.client()
 
 
 @pytest.fixture

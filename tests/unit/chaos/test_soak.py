@@ -44,7 +44,7 @@ def _made(folder: Path, *, postgres: bool) -> Iterator[None]:
     [
         (AssertionError("I1: acknowledged rows vanished: [3]"), False),
         (AssertionError("I8: output.jsonl differs"), False),
-        (AssertionError("I6: nobody was charged for a node"), True),
+        (AssertionError("I6: no budget has a charge for a node"), True),
         (AssertionError("the driver ended with 1"), True),
         (RuntimeError("the cluster's process ended"), True),
     ],
