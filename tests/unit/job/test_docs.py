@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dray.cli.app import app
 from dray.driver.shard_tasks.idling import MOST_STANDBY
 from dray.driver.shard_tasks.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.engine.admission import ADMISSION_FACTOR
@@ -27,34 +26,12 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 INTERRUPTIONS = " ".join((ROOT / "docs" / "interruptions.md").read_text().split())
 SCALE = " ".join((ROOT / "docs" / "scale.md").read_text().split())
-README = (ROOT / "README.md").read_text()
+PAGES = sorted(str(page.relative_to(ROOT)) for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 
 def test_seconds() -> None:
     assert f"`--stall-seconds`, {EngineOptions().stall_seconds:.0f} by default" in INTERRUPTIONS
     assert f"**shard lease** ({SHARD_TTL:.0f} s, renewed every {RENEW_EVERY:.0f} s)" in INTERRUPTIONS
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md",
-        "SECURITY.md",
-        "docs/capacity.md",
-        "docs/error-rows.md",
-        "docs/interruptions.md",
-        "docs/outputs.md",
-        "docs/prefect.md",
-        "docs/repeated-rows.md",
-        "docs/scale.md",
-        "docs/weights.md",
-    ],
-)
-def test_options_of_run_that_are_named_exist(name: str) -> None:
-    commands = (("run",), ("status",), ("export",), ("resume",), ("jobs", "delete"))
-    known = {option for command in commands for option in _options(*command)}
-    named = set(re.findall(r"`(--[a-z][a-z-]*)[ `]", (ROOT / name).read_text()))
-    assert named - known == set()
 
 
 def test_how_far_an_engine_is_fed_ahead() -> None:
@@ -66,7 +43,7 @@ def test_how_far_an_engine_is_fed_ahead() -> None:
 
 
 def test_a_template_with_a_line_end_is_quoted_so_that_it_has_one() -> None:
-    assert not re.search(r"--template '[^']*\\n", README)
+    assert not re.search(r"--template '[^']*\\n", "".join((ROOT / page).read_text() for page in PAGES))
 
 
 def test_figures_of_scale() -> None:
@@ -80,14 +57,6 @@ def test_figures_of_scale() -> None:
     assert f"{LEAST_SLOTS} to {MOST_SLOTS} that run (`LEAST_SLOTS`, `MOST_SLOTS`), 1 that waits" in SCALE
     assert f"1 that waits, {MOST_STANDBY} for the whole job at most" in SCALE
     assert f"1 write in {RENEW_EVERY:.0f} s (lease)" in SCALE
-
-
-def _options(*command: str) -> list[str]:
-    found = app
-    for name in command:
-        found = found[name]
-    arguments = found.assemble_argument_collection()
-    return [name for argument in arguments for name in argument.names if name.startswith("--")]
 
 
 def test_the_simulated_engine_takes_what_is_listed() -> None:

@@ -1,4 +1,4 @@
-"""README's figures of weights are those of the recorded section of RESULTS.md."""
+"""The figures of weights in docs/performance.md are those of the recorded section of RESULTS.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = {
         "boto3 to disk and load_file, into parameters",
     ),
 }
-"""A row of README's table, and for each of its cells the row of the section."""
+"""A row of the page's table, and for each of its cells the row of the section."""
 
 
 def _rows(text: str) -> dict[str, list[str]]:
@@ -43,5 +43,5 @@ def test_weights_are_as_recorded(row: str) -> None:
     section = re.search("<!-- begin weights -->(.*?)<!-- end weights -->", results, re.DOTALL)
     assert section is not None
     recorded = _rows(section[1])
-    shown = _rows((ROOT / "README.md").read_text())[row]
+    shown = _rows((ROOT / "docs/performance.md").read_text())[row]
     assert shown == [recorded[name][0].split()[0] if name else "" for name in ROWS[row]]
