@@ -28,13 +28,13 @@ def test_cloudformation_takes_the_network() -> None:
 
 
 def test_nodes_reach_the_buckets_that_the_stack_names_and_no_others() -> None:
-    """With the rights that docs/interruptions.md lists: of a bucket on it, the others on its objects."""
+    """With the rights that docs/operating.md lists: of a bucket on it, the others on its objects."""
     template = network()
     policy = template["Resources"]["BucketsPolicy"]
     assert policy["Condition"] == "HasBuckets"
     assert template["Parameters"]["Buckets"]["Default"] == ""
     bucket, objects = policy["Properties"]["PolicyDocument"]["Statement"]
-    named = re.findall(r"`(s3:\w+)`", (AWS.parents[1] / "docs/interruptions.md").read_text())
+    named = re.findall(r"`(s3:\w+)`", (AWS.parents[1] / "docs/operating.md").read_text())
     assert {*bucket["Action"], *objects["Action"]} == set(named)
     assert {one for one in named if "Bucket" in one} == set(bucket["Action"])
     assert worth(bucket["Resource"], ["a", "b"]) == ["arn:*:s3:::a", "arn:*:s3:::b"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dray.cluster.placing import USUAL_SEQS
 from dray.driver.shard_tasks.idling import MOST_STANDBY
 from dray.driver.shard_tasks.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.engine.admission import ADMISSION_FACTOR
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
 INTERRUPTIONS = " ".join((ROOT / "docs" / "interruptions.md").read_text().split())
+OPERATING = " ".join((ROOT / "docs" / "operating.md").read_text().split())
 SCALE = " ".join((ROOT / "docs" / "scale.md").read_text().split())
 PAGES = sorted(str(page.relative_to(ROOT)) for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
@@ -44,6 +46,13 @@ def test_how_far_an_engine_is_fed_ahead() -> None:
 
 def test_a_template_with_a_line_end_is_quoted_so_that_it_has_one() -> None:
     assert not re.search(r"--template '[^']*\\n", "".join((ROOT / page).read_text() for page in PAGES))
+
+
+def test_how_shards_are_cut() -> None:
+    assert f"hold at most {ROWS} rows" in OPERATING
+    assert f"twice `max_num_seqs` ({USUAL_SEQS} where it is not given)" in OPERATING
+    slots = {2: "Two", 3: "three", 4: "four"}
+    assert f"{slots[LEAST_SLOTS]} to {slots[MOST_SLOTS]} run for each ready replica" in OPERATING
 
 
 def test_figures_of_scale() -> None:

@@ -76,7 +76,7 @@ def transformers() -> None:
 @pytest.mark.heavy(one_of=3)
 @pytest.mark.usefixtures("transformers")
 def test_the_tickets_have_the_tokens_of_their_real_run() -> None:
-    """README, "A real run": 172,919 prompt tokens, by vLLM's own counters."""
+    """docs/commands.md, "Run a job": 172,919 prompt tokens, by vLLM's own counters."""
     found = gather(
         InputLines(source_of(str(TICKETS / "requests.jsonl"))),
         TokenizerAt(folder=str(TICKETS / "model")),
