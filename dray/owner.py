@@ -36,7 +36,7 @@ def owner_name() -> str:
 
 
 def owner_in_words(owner: str) -> str:
-    """As people call it: ``process PID on HOST``; a name of another form as it is."""
+    """The owner in words: ``process PID on HOST``; a name of another form as it is."""
     host, pid = [*owner.split("/"), ""][:2]
     return f"process {pid} on {host}" if pid.isdigit() else owner
 
@@ -55,7 +55,7 @@ def is_gone(owner: str) -> bool:
 
 
 def _space() -> _Space:
-    """Of this process; unknown where /proc is that of another namespace, and its pids other processes."""
+    """This process's space; unknown where /proc is another namespace's, and its pids other processes."""
     try:
         if (_PROC / "self").readlink() != Path(str(os.getpid())):
             return _Space(_UNKNOWN, _UNKNOWN)

@@ -16,7 +16,7 @@ _torn = threading.Event()
 
 
 def end_without_teardown() -> None:
-    """From now on :func:`end` skips what libraries do at the end: one of them would hang or crash there."""
+    """Have :func:`end` skip what libraries do at the end: one of them would hang or crash there."""
     _torn.set()
 
 

@@ -77,7 +77,7 @@ def moment(epoch: float) -> str:
 
 
 def stretch(began: float, ended: float) -> str:
-    """From when to when, in UTC; the date once where it is the same."""
+    """The begin and the end in UTC; the date once where it is the same."""
     first, last = moment(began).removesuffix(" UTC"), moment(ended)
     same = first[:10] == last[:10]
     return f"{first} to {last[11:] if same else last}"

@@ -11,7 +11,7 @@ from prefect.logging.handlers import PrefectConsoleHandler
 
 
 def outlive_readers() -> None:
-    """From now on, what this process logs to a broken pipe goes nowhere; Prefect's server gets its lines.
+    """Let what this process logs to a broken pipe go nowhere; Prefect's server gets its lines.
 
     Its console would raise SystemExit in the thread that logs, which ended the job.
     """

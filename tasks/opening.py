@@ -73,7 +73,7 @@ def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> 
 
 
 def _cancelled(job: OpenJob, at: datetime) -> Declined:
-    """Its user has cancelled the run that drove it last, of which the store hears only now."""
+    """Tell the store of a cancel: the user has cancelled the run that drove the job last."""
     rest_cancelled(job, release=True)
     where = store_option(job.settings.store_url)
     return Declined(

@@ -10,7 +10,7 @@ _LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
 def log_refusals_briefly() -> None:
-    """From now on. The error itself goes its way: the task and the flow fail by it, and callers get it.
+    """Log a refusal in one line. The task and the flow still fail by it, and callers get it.
 
     It tells a user what to change. Prefect would log two chained tracebacks of some hundred lines with it.
     """

@@ -1,4 +1,4 @@
-"""From what is known of replicas to the spans of their nodes: each moment of each place is in one span."""
+"""Turns what is known of replicas into spans of their nodes: each moment of each place is in one span."""
 
 from __future__ import annotations
 

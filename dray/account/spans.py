@@ -53,7 +53,7 @@ def part_of(phase: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """So many microseconds of one of the ``places`` that the node has for replicas.
+    """Some microseconds of one of the ``places`` that the node has for replicas.
 
     ``node`` is the cluster's id of it, ``host`` its name, ``gpus`` what the node has. ``started`` is in
     seconds since 1970, ``price`` in micro-dollars per hour of the whole node. The ``micros`` of a node's

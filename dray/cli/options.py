@@ -53,12 +53,12 @@ class Option:
 
     @property
     def name(self) -> str:
-        """As it is typed, with its dashes."""
+        """The option as a user types it, with its dashes."""
         return spelled(self.path)
 
     @property
     def keyword(self) -> str:
-        """As a parameter of the command."""
+        """The name of its parameter in the command's function."""
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
@@ -78,7 +78,7 @@ class Option:
         return self.path[0] == "rows" and str in (hint, *get_args(hint))
 
     def parameter(self) -> inspect.Parameter:
-        """As cyclopts reads it."""
+        """The parameter that cyclopts reads."""
         hint: Any = list[str] if self.takes_pairs else self.field.annotation
         if self.field.default_factory is not None:
             hint = hint | None

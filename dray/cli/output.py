@@ -33,7 +33,7 @@ def print_json(value: Any) -> None:
 
 
 def print_result(value: Any) -> None:
-    """As :func:`print_json`, for what the exit code says as well: it counts also where stdout is gone."""
+    """Print JSON, also where stdout is gone: the exit code says the same."""
     try:
         print_json(value)
     except OSError as error:

@@ -35,7 +35,7 @@ def plan(
     json: Annotated[bool, Parameter(name="--json", group=OUTPUT, negative=(), help=JSON_HELP)] = False,
     **options: Any,
 ) -> int:
-    """As ``dray plan --help`` says (dray/cli/help.py): that is shown before this module is imported."""
+    """Plan a job; its help is in dray/cli/help.py, which is shown before this module is imported."""
     request = PlanRequest.read(given_by(inputs, options, _OPTIONS), spelled)
     output.stage(f"reading {', '.join(inputs[:3])}{' ...' if len(inputs) > 3 else ''}")
     from dray.job_plan.job_plan import plan_job

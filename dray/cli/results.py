@@ -60,7 +60,7 @@ def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str,
 
 
 def unforeseen(error: BaseException) -> DrayError:
-    """For an error that is not dray's: its class and its place. Its own text may quote rows."""
+    """What users see of an error that is not dray's: its class and its place. Its text may quote rows."""
     advice = f"; {FULL}" if is_full(error) else ""
     return DrayError(f"the run failed: {type(error).__name__}{raised_at(error)}{advice}")
 

@@ -29,7 +29,7 @@ def run(
     json: Annotated[bool, Parameter(name="--json", group=OUTPUT, negative=(), help=JSON_HELP)] = False,
     **options: Any,
 ) -> int:
-    """As ``dray run --help`` says (dray/cli/help.py): that is shown before this module is imported."""
+    """Run a job; its help is in dray/cli/help.py, which is shown before this module is imported."""
     request = request_of(inputs, options).dated(datetime.now(UTC))
     output.stage(introduction(request))
     from dray.cli.running import run_job  # takes a second: the line above comes first

@@ -61,7 +61,7 @@ def _pauses_noted() -> Iterator[None]:
 
 @contextmanager
 def _bar(*, json: bool) -> Iterator[None]:
-    """On a terminal, a bar below the run's lines."""
+    """Show a bar below the run's lines, on a terminal."""
     with terminal.bar(plain=terminal.is_plain(json=json)) as shown:
         if shown is None:
             yield

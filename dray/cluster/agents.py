@@ -129,7 +129,7 @@ class NodeAgents:
             self._answers({node: self._actors[node].meet.remote(peers) for node in peers})
 
     def _answers(self, calls: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that came, by node. An agent that ended itself while the driver stood still has none."""
+        """The answers that came, by node. Agents that ended while the driver stood still gave none."""
         found, dead = _results(calls)
         self._dead |= dead
         self._progress = {node: one for node, one in self._progress.items() if node not in dead}

@@ -340,7 +340,7 @@ def _import_there(modules: Sequence[str], resource: str) -> None:
 
 
 def _import_all(modules: Sequence[str]) -> None:
-    """In a worker process. What fails here fails again in the shard task, which says so."""
+    """Import in a worker process. What fails here fails again in the shard task, which says so."""
     with suppress(ImportError), lasting_imports():
         for module in modules:
             import_module(module)

@@ -32,7 +32,7 @@ _SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")  # in a name: HF_TOKEN, HF_TOKE
 
 
 def handed_down() -> dict[str, str]:
-    """Those that are set here, by name.
+    """The variables that are set here, by name.
 
     Left out are addresses of this machine, names like a secret's, and values that hold one.
     """

@@ -84,7 +84,7 @@ def submit_over_http(url: str, command: str) -> str:
 
 
 def submit_there(command: str, python: str, seconds: float) -> tuple[str, str]:
-    """For a shell on the head: the submission's id, and the line that submits the command.
+    """What a shell on the head is to know: the submission's id, and the line that submits the command.
 
     It waits up to so many seconds for Ray's jobs API, since the head may still boot.
     """

@@ -119,7 +119,7 @@ def in_group(options: Mapping[str, Any], group: Any) -> dict[str, Any]:
 
 
 def default_replicas(spec: EngineSpec, cluster: ClusterInfo) -> int:
-    """As many as there are GPUs for, node by node; one on a cluster without.
+    """How many replicas the GPUs hold, node by node; one on a cluster without GPUs.
 
     Workers that are rented and have not joined Ray yet count as well: they are paid for. One whose GPUs are
     not known holds one replica, or a part of one.

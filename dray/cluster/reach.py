@@ -77,7 +77,7 @@ def _options(node: Node) -> dict[str, Any]:
 
 
 def _reached(host: str, needs: Needs) -> Reached:
-    """In a process of Ray's on a stable node."""
+    """What a stable node reaches; runs in a process of Ray's on that node."""
     return Reached(host, _of_store(needs.store_url), _of_requests(needs), _of_files(needs.roots))
 
 
@@ -110,6 +110,6 @@ def _of_requests(needs: Needs) -> str | None:
 
 
 def _of_files(roots: Sequence[str]) -> str | None:
-    """Those of an object store are not looked at: a name alone may be all that its keys allow to read."""
+    """Says which folder is missing. Addresses of object stores are not tried: keys may forbid that."""
     gone = [root for root in roots if not is_object(root) and not local_path(root).is_dir()]
     return f"no folder {gone[0]}" if gone else None

@@ -130,7 +130,7 @@ class ReplicaChanged(Event):
 
     @classmethod
     def of(cls, replica: ReplicaHandle, gpus: float) -> ReplicaChanged:
-        """As it stands now."""
+        """The event that tells of a replica as it is now."""
         return cls(
             name=replica.name,
             state=replica.state,
@@ -207,7 +207,7 @@ class ReplicasWait(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasIdle(Event):
-    """So many ready replicas of ``lanes`` have had no work for some seconds."""
+    """Some ready replicas of ``lanes`` have had no work for some seconds."""
 
     level: ClassVar[int] = logging.WARNING
     count: int
@@ -236,7 +236,7 @@ class CapacityDecided(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketDecided(Event):
-    """So many replicas may be on demand from now on, on a cluster whose machines dray rents."""
+    """How many replicas may be on demand from now on, on a cluster whose machines dray rents."""
 
     on_demand: int
     reason: str
@@ -249,7 +249,7 @@ class MarketDecided(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityMissing(Event):
-    """So many replicas found no place within ``seconds``: the job goes on with ``replicas``."""
+    """Some replicas found no place within ``seconds``: the job goes on with ``replicas``."""
 
     level: ClassVar[int] = logging.WARNING
     missing: int
@@ -373,5 +373,5 @@ class StoreBack(Event):
 
     @property
     def text(self) -> str:
-        """For how long it was away."""
+        """How long it was away, in words."""
         return f"the store answers again, after {self.seconds:.0f} s"

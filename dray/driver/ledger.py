@@ -121,7 +121,7 @@ class Ledger:
         return sum(price_of(node, self._given) or 0 for node in known) / MICRO
 
     def unpriced(self, nodes: Collection[str]) -> set[str]:
-        """Those of these nodes without a price."""
+        """Which of these nodes have no price."""
         return {node for node in nodes if price_of(self._nodes.get(node), self._given) is None}
 
     @property

@@ -117,7 +117,7 @@ class RayExecutor(RayTasks):
 
 
 def _run(work: ShardWork) -> TaskResult:
-    """In a process of Ray's on a stable node."""
+    """Run one shard; runs in a process of Ray's on a stable node."""
     return run_task(work, RayReplicas(), lambda line: None)
 
 

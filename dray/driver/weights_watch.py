@@ -26,7 +26,7 @@ AGENT_SECONDS = 10.0  # until an agent fetches; replicas begin themselves after 
 
 @contextmanager
 def prefetched_weights(job: OpenJob, settings: ClusterSettings) -> Iterator[LocalModel | None]:
-    """On a cluster of our own this process is on the node: fetch at once, beside Ray's start.
+    """Fetch the model beside Ray's start, on a cluster of our own: there this process is on the node.
 
     What lies in memory goes at the end, unless another job uses it; what lies on disk stays. A run that has
     no row to answer fetches nothing: room for the model is made at the cost of others.

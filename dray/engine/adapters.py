@@ -64,7 +64,7 @@ def with_absolute_folders(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _anchored(folder: str) -> str:
-    """Of a folder that only the nodes have, the fingerprint has the path as it was given."""
+    """The folder's full path; of one that only the nodes have, the path as it was given."""
     found = absolute(folder)
     return found if os.path.isdir(found) else absolute(folder, as_given=True)  # noqa: PTH112  raises for no name
 

@@ -90,7 +90,7 @@ class _Declared:
         return Annotated[kind, Field(**bounds)] if bounds and kind is not Any else kind
 
     def _bounds(self) -> dict[str, Any]:
-        """Those of the configuration's field that the default is taken from."""
+        """The bounds of the configuration's field that the default is taken from."""
         match self.default:
             case ast.Attribute(value=ast.Name(id=owner), attr=name):
                 pass
@@ -143,7 +143,7 @@ class _Source:
         return None
 
     def _statements(self) -> list[ast.stmt]:
-        """Of the module, and of its top-level ``if``s: types are often imported for type checkers alone."""
+        """The statements of the module and its ``if``s: types are often imported for type checkers alone."""
         found = list(self._tree.body)
         for statement in self._tree.body:
             if isinstance(statement, ast.If):

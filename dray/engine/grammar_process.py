@@ -68,7 +68,7 @@ def compile_one(compiler: Any, order: dict[str, Any]) -> None:
 
 
 def compile_tag(compiler: Any, text: str) -> None:
-    """In both of its forms: the one with ``structures`` is older, and vLLM reads it itself."""
+    """Compile a structural tag, in either form; the one with ``structures`` is older."""
     import xgrammar
 
     tag = json.loads(text)

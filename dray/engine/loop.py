@@ -195,7 +195,7 @@ class StepLoop(threading.Thread):
         return not session.busy or time.monotonic() >= self._leave_at
 
     def idle_seconds(self) -> float | None:
-        """For how long the engine has got no further with what it holds; None where it holds nothing."""
+        """Seconds since the engine got further with what it holds; None where it holds nothing."""
         with self._changed:
             return time.monotonic() - self._moved_at if self._owners or self._admits else None
 

@@ -102,7 +102,7 @@ class Sessions:
         return [one.name for one in self if one.heard is not None and one.heard < since]
 
     def forget(self, name: str) -> None:
-        """Its reader has seen its end."""
+        """Forget a session whose reader has seen its end."""
         self._open.pop(name, None)
 
     def abort(self, name: str, *, silent: bool) -> Session | None:

@@ -185,7 +185,7 @@ class SimulatedEngine:
         return None
 
     def wake(self) -> None:
-        """Its steps are short."""
+        """Do nothing: its steps are short."""
 
     def check(self) -> None:
         """It dies with its process."""

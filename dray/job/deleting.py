@@ -108,7 +108,7 @@ class _Folder:
 
 
 def _folders(job: Job) -> list[_Folder]:
-    """Those of its spools; and those of a job without shards, whose ingest was not over."""
+    """The folders of its spools; and those of a job without shards, whose ingest was not over."""
     spools: list[str] = list(job.info.get(SPOOLS) or [])
     name = name_of(job)
     works = []

@@ -47,7 +47,7 @@ class OpenJob:
 
     @property
     def owner(self) -> Owner:
-        """As the output folder names the job."""
+        """The name that the output folder has of the job."""
         return Owner(job_id=self.job_id, identity=self.identity)
 
     @property

@@ -51,7 +51,7 @@ def limits_for(limits: PlanLimits, arguments: Mapping[str, Any], model: ModelFac
 
 
 def _with_tokens(limits: PlanLimits, arguments: Mapping[str, Any], model: ModelFacts) -> PlanLimits:
-    """With steps that hold what the model reads whole, where the user does not name their tokens."""
+    """Limits with steps that hold what the model reads whole, where the user does not name their tokens."""
     if arguments.get("max_num_batched_tokens") is not None:
         return limits
     enough = dict.fromkeys(max(one, model.least_tokens) for one in limits.max_num_batched_tokens)
@@ -59,7 +59,7 @@ def _with_tokens(limits: PlanLimits, arguments: Mapping[str, Any], model: ModelF
 
 
 def _with_weights(limits: PlanLimits, arguments: Mapping[str, Any], model: ModelFacts) -> PlanLimits:
-    """With the format that ``quantization`` makes of the weights as the engine loads them."""
+    """Limits with the format that ``quantization`` makes of the weights as the engine loads them."""
     method = arguments.get("quantization")
     if method is None or limits.weights or model.quantized:  # a quantized checkpoint stays as it is
         return limits

@@ -102,7 +102,7 @@ class JobPlan:
         return sorted(((one, one.dollars(*tokens)) for one in self.hosted), key=lambda pair: pair[1])
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON: what ``dray plan --json`` prints and ``dray run --plan`` reads."""
+        """The plan as JSON: what ``dray plan --json`` prints and ``dray run --plan`` reads."""
         return {
             "day": self.day.isoformat(),
             "model": {"name": self.model.name, "format": self.model.format},
@@ -211,7 +211,7 @@ def _identity(
     config: bytes,
     objects: ObjectStoreOptions | None,
 ) -> dict[str, str]:
-    """Of the input as it is. Overrides are none of it: no run has them, so none is to take such a plan."""
+    """A digest of the input as it is, without overrides: no run has them, so none is to take such a plan."""
     found = identity_of(source, defaults, config, objects)
     return found | {OVERRIDES: ", ".join(sorted(request.overrides))} if request.overrides else found
 
@@ -242,7 +242,7 @@ def _counting(request: PlanRequest, folder: Path, model: ModelFacts, known: Know
 
 
 def _with_lengths(known: Known, model: ModelFacts, lines: InputLines) -> Known:
-    """With the lengths of earlier answers to such requests, where finished runs tell them."""
+    """What is known, with the lengths of earlier answers to such requests, where finished runs tell them."""
     if known.lengths is not None or not any(one.shape for one in known.runs):
         return known
     lengths = learned_lengths(known.runs, model, shape_of_rows(islice(lines, LOOKED_AT)))
@@ -250,7 +250,7 @@ def _with_lengths(known: Known, model: ModelFacts, lines: InputLines) -> Known:
 
 
 def _phi(known: Known, model: ModelFacts) -> PhiFor:
-    """As finished runs measured it, where there are any."""
+    """The efficiency that finished runs measured, or the prior where there are none."""
     if not known.runs:
         return known.phi
     version = installed_version("vllm")

@@ -126,7 +126,7 @@ class Kind:
         return self.name
 
     def __repr__(self) -> str:
-        """As an enumeration's member, which it was once: fingerprints of jobs hold this text."""
+        """The text of an enumeration's member, which it was once: fingerprints of jobs hold this text."""
         return f"<Kind.{self.name.upper()}: {self.name!r}>"
 
 

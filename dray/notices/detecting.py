@@ -64,7 +64,7 @@ def detect_cloud(urls: BaseUrls, seconds: float = SECONDS) -> Host:
 
 
 def pod_sources(environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> tuple[Source, ...]:
-    """In a Kubernetes pod its API server is a source too, beside the cloud's or alone; none outside a pod."""
+    """The API server as a source, in a Kubernetes pod; none outside a pod."""
     try:
         return sources_in_pod(environ, account) or ()
     except (OSError, ValueError) as error:  # an account that cannot be read, a certificate that is none

@@ -1,4 +1,4 @@
-"""From probes of a real engine to a catalogue entry: what the processor does beside the model's own work."""
+"""Turns probes of a real engine into a catalogue entry: what the processor does beside the model's work."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Setup:
 
     @property
     def replica(self) -> ModelledReplica:
-        """As the cost model has it."""
+        """The replica as the cost model takes it."""
         return replica_on(self.instance, self.model, self.setting)
 
     def rate(self, demand: Demand, rows: float) -> Rate:
@@ -79,7 +79,7 @@ def setup_of(
 
 
 def _as_loaded(model: ModelFacts, arguments: Mapping[str, Any]) -> ModelFacts:
-    """In the format that the engine's ``quantization`` makes of it: a quantized checkpoint stays as it is.
+    """The model in the format that the engine's ``quantization`` makes; a quantized one stays as it is.
 
     Raises:
         KeyError: the format that the engine makes of it is not known.

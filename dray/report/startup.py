@@ -97,7 +97,7 @@ def _beginning(data: ReportData) -> float:
 
 
 def _slowest(replicas: Sequence[ReplicaLine]) -> list[ReplicaLine]:
-    """Those that are worth a row: the last to be ready, in their order."""
+    """The replicas that are worth a row: the last to be ready, in their order."""
     by_ready = sorted(replicas, key=lambda replica: replica.moments.ready if replica.moments else 0.0)
     last = {replica.name for replica in by_ready[-MOST_SHOWN:]}
     return [replica for replica in replicas if replica.name in last]
@@ -157,12 +157,12 @@ def _marks(moments: Moments) -> tuple[tuple[str, float], ...]:
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
-    """As they follow each other, on the page too."""
+    """The names in the order of a start, on the page too."""
     return sorted(names, key=lambda name: _ORDER.index(name if name in _ORDER else ""))
 
 
 def _rounded(seconds: float) -> float:
-    """To hundredths: nothing of a start is known better."""
+    """Seconds rounded to hundredths: nothing of a start is known better."""
     return round(max(seconds, 0.0), 2)
 
 

@@ -308,7 +308,7 @@ class _Reading:
 
 
 def _no_request(names: Sequence[str], rows: int, bad_rows: Iterator[Reject], shown: int) -> InputError:
-    """With ``skip_invalid`` nothing is left: there is no job to complete."""
+    """The error of an input of which ``skip_invalid`` leaves nothing: there is no job to complete."""
     told = f"no row of {rows:,} is a valid request" if rows > 1 else "the one row is no valid request"
     first = Problem("no_valid_row", f"{told}, so there is nothing to run", names[0])
     problems = [first, *(reject.problem(names) for reject in islice(bad_rows, shown - 1))]

@@ -123,7 +123,7 @@ def _in_order(value: Any) -> Any:
 
 
 def told_doubts(doubts: Iterable[tuple[Doubt, int]]) -> list[str]:
-    """For people: how many rows were left alone, and why."""
+    """Lines that say how many rows were left alone, and why."""
     reasons = {
         "sampled": "are sampled without a seed (no temperature 0)",
         "own_id": "name a request_id of their own",

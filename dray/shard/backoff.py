@@ -62,12 +62,12 @@ class Backoff:
 
     @property
     def away_seconds(self) -> float:
-        """For how long the store has been away."""
+        """How many seconds the store has been away."""
         return 0.0 if self.away_since is None else time.monotonic() - self.away_since
 
     @property
     def unread_seconds(self) -> float:
-        """For how long the requests could not be read."""
+        """How many seconds the requests could not be read."""
         return 0.0 if self.unread_since is None else time.monotonic() - self.unread_since
 
     def wait(self, stopped: Callable[[], bool]) -> None:

@@ -21,7 +21,7 @@ ADVICE = (
 
 @dataclass
 class CommitOutage:
-    """For how long the store has answered, and yet refused the commits of one shard's rows.
+    """How long the store has answered, and yet refused the commits of one shard's rows.
 
     ``seconds`` adds up the tries that failed, and the waits between them. Time without anything to commit
     does not count: a shard may wait for hours for a replica, or for an answer. An outage goes on from attempt

@@ -107,7 +107,7 @@ class Ending:
         return advised(decision), False
 
     def _note(self, error: BaseException, snapshot: ShardSnapshot) -> str:
-        """For people: the node, and what was kept."""
+        """A line that says the node, and what was kept."""
         shard = snapshot.shard
         done = shard.rows - shard.remaining
         kept = f"it ran on node {self.place.host}; {done} of {shard.rows} rows are kept"

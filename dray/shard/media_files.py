@@ -144,7 +144,7 @@ class MediaFiles:
         return error
 
     def _read(self, uri: str) -> bytes:
-        """In a thread: a file, after some tries."""
+        """A file's bytes, after some tries; runs in a thread."""
         for pause in _AGAIN:
             try:
                 return self._once(uri)

@@ -33,7 +33,7 @@ class Finished:
 
     @classmethod
     def of(cls, store: Store, job_id: str, count: int) -> Finished:
-        """As the store has it."""
+        """The finished rows of a job, read from the store."""
         return cls(partial(store.done_indexes, job_id), count)
 
     @property
@@ -42,7 +42,7 @@ class Finished:
         return self.found >= self._count
 
     def among(self, indexes: Sequence[int]) -> frozenset[int]:
-        """Those of ``indexes`` that have an outcome."""
+        """Which of ``indexes`` have an outcome."""
         if self.complete:
             return frozenset()
         done = frozenset(self._ask(indexes))

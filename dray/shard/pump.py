@@ -50,7 +50,7 @@ class Window:
 
     @classmethod
     def of(cls, max_num_seqs: int, slots: int) -> Window:
-        """For one of the ``slots`` shards of a replica that runs ``max_num_seqs`` requests at a time."""
+        """The window of one of ``slots`` shards, on a replica that runs ``max_num_seqs`` requests at once."""
         return cls(int(FEED_AHEAD * max_num_seqs), 2 * FEED_BYTES // max(slots, 2))
 
 

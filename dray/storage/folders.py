@@ -261,7 +261,7 @@ def _link(draft: Path, path: Path) -> bool:
 
 
 def _copy_exclusively(draft: Path, path: Path) -> bool:
-    """As :func:`_link`, on a file system without links. What could not be written whole is removed."""
+    """Copy a file where there are no links, as :func:`_link` would. A copy that is not whole is removed."""
     content = draft.read_bytes()
     try:
         file = path.open("xb")

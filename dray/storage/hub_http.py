@@ -293,7 +293,7 @@ def _refusal(status: int, name: str, headers: Message) -> OSError:
 
 
 def _pause(headers: Message) -> float | None:
-    """In how many seconds the server wants to be asked again, where it says so."""
+    """Seconds after which the server wants to be asked again, where it says so."""
     after, rate = headers.get("Retry-After", ""), _SPENT.search(headers.get("RateLimit", ""))
     if after.isdecimal():
         return float(after)

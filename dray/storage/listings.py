@@ -138,6 +138,6 @@ def _root(prefix_uri: str, prefix: str) -> str:
 
 
 def _quoted(info: ObjectInfo) -> ObjectInfo:
-    """With its ETag as headers write it (RFC 9110, 8.8.3): Azure's listings leave its quotes out."""
+    """The object with its ETag as headers write it (RFC 9110, 8.8.3): Azure's listings leave quotes out."""
     etag = info.etag
     return replace(info, etag=etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"')

@@ -251,7 +251,7 @@ def unfinished(prefix: str, options: ObjectStoreOptions | None = None) -> list[t
 
 
 def unfinished_outputs(directory: str, options: ObjectStoreOptions | None = None) -> list[tuple[str, str]]:
-    """As :func:`unfinished`, of the files that jobs and exports publish in a folder."""
+    """The unfinished uploads of files that jobs and exports publish in a folder."""
     root = join(directory, "")
     found = [one for prefix in _PREFIXES for one in unfinished(f"{root}{prefix}", options)]
     return [one for one in found if is_published(one[0].removeprefix(root))]

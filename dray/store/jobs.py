@@ -63,7 +63,7 @@ def of_key(tx: Tx, job_key: int, *, locked: bool = False) -> Job | None:
 
 
 def same(seen: Job) -> ColumnElement[bool]:
-    """That a row is the job that was ``seen``: SQLite gives the key of a deleted job to another one."""
+    """The condition that a row is the job ``seen``: SQLite gives the key of a deleted job to another one."""
     return and_(
         jobs.c.job_key == seen.key, jobs.c.job_id == seen.job_id, jobs.c.created_at == seen.created_at
     )

@@ -70,7 +70,7 @@ def _write_verdict(tx: Tx, job_key: int, replica: str, verdict: Verdict) -> None
 
 
 def unjudged(tx: Tx, job_key: int, names: Collection[str]) -> set[str]:
-    """Those of these replicas that are gone and have no verdict.
+    """Which of these replicas are gone and have no verdict.
 
     A replica whose end the driver wanted never has one: a long job may have ten thousand of them.
     """

@@ -9,7 +9,7 @@ from dray.store.database.connection import Tx
 
 
 def present(tx: Tx, job_key: int, indexes: Sequence[int]) -> list[int]:
-    """Those of ``indexes`` that have an outcome, in any order."""
+    """Which of ``indexes`` have an outcome, in any order."""
     if tx.dialect == "postgresql":
         found = tx.connection.exec_driver_sql(
             "SELECT idx FROM results WHERE job_key = %s AND idx = ANY(%s)", (job_key, list(indexes))

@@ -127,7 +127,7 @@ def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
 
 
 def reused(tx: Tx, job_key: int, after: int) -> tuple[list[int], int | None]:
-    """Those of the next rows past index ``after`` that have an answer of an earlier job, and the last index.
+    """Which of the next rows past index ``after`` have an answer of an earlier job, and the last index.
 
     That is None where there are no more rows. A search for the next page of such rows alone would read all
     rows between them: no index has them.
@@ -140,7 +140,7 @@ def reused(tx: Tx, job_key: int, after: int) -> tuple[list[int], int | None]:
 
 
 def answered(tx: Tx, job_key: int, indexes: Sequence[int]) -> Sequence[int]:
-    """Those of some rows that have an answer and no error."""
+    """Which of some rows have an answer and no error."""
     own = (results.c.job_key == job_key) & results.c.idx.in_(indexes) & results.c.response.is_not(None)
     return tx.execute(select(results.c.idx).where(own)).scalars().all()
 

@@ -306,7 +306,7 @@ def _get(tx: Tx, lease: ShardLease) -> Shard:
 
 
 def held(lease: ShardLease) -> ColumnElement[bool]:
-    """That a row is the shard of the lease, and no other holder has taken it."""
+    """The condition that a row is the shard of the lease, and no other holder has taken it."""
     return and_(
         shards.c.job_key == lease.key,
         shards.c.number == lease.number,
@@ -323,7 +323,7 @@ def check_held(tx: Tx, lease: ShardLease) -> None:
 
 
 def live(tx: Tx) -> ColumnElement[bool]:
-    """That a shard is leased, and the lease has not lapsed."""
+    """The condition that a shard is leased, and the lease has not lapsed."""
     return and_(shards.c.state == ShardState.LEASED.value, shards.c.lease_until > tx.now)
 
 

@@ -1,4 +1,4 @@
-"""Code stays small enough to be read: folders, files, functions, and the ten files that the README names."""
+"""Code stays small enough to be read, and says what it is: folders, files, functions, docstrings."""
 
 from __future__ import annotations
 
@@ -62,3 +62,18 @@ def test_the_readers_path_is_short() -> None:
     steps = re.findall(r"^\| \[`(\S+)`\]\(\1\) \|", section, re.MULTILINE)
     assert 0 < len(steps) <= STEPS
     assert {step: lines(ROOT / step) for step in steps if lines(ROOT / step) >= STEP_LINES} == {}
+
+
+_NO_SUBJECT = re.compile(r"(Of|As|By|That|So|With|On|To|Also|Those|From) ")
+
+
+def test_docstrings_say_what_a_thing_is() -> None:
+    """A docstring that stands alone, in an editor, says what the function gives: it begins with no preposition."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = [
+        f"{file.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for file in sources()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, kinds) and (text := ast.get_docstring(node)) and _NO_SUBJECT.match(text)
+    ]
+    assert found == []

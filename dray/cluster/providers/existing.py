@@ -29,7 +29,7 @@ class ExistingProvider:
         """It runs."""
 
     def access(self, look: Callable[[], None] = lambda: None) -> Access:
-        """As it was given."""
+        """The access that the user gave."""
         return self._access
 
     def nodes(self) -> tuple[Machine, ...]:
@@ -59,13 +59,13 @@ class ExistingProvider:
         return tuple(sorted(machines, key=lambda one: not one.head))
 
     def desire(self, workers: int, on_demand: int | None = None) -> Grant:
-        """Those that there are: Ray's own autoscaler, where there is one, sees what replicas ask for."""
+        """Grant the workers that exist: Ray's own autoscaler, if any, sees what replicas ask for."""
         have = tuple(one for one in self.nodes() if not one.head)
         reasons = ("its nodes are not dray's to start",) if len(have) < workers else ()
         return Grant(wanted=workers, machines=have, reasons=reasons)
 
     def drain(self, names: Collection[str]) -> None:
-        """Its nodes are not dray's to end."""
+        """Do nothing: its nodes are not dray's to end."""
 
     def keep(self, *, at_once: bool = False) -> None:
         """It does not expire."""

@@ -77,7 +77,7 @@ class LocalProvider:
         return Grant(wanted=workers, reasons=reasons)
 
     def drain(self, names: Collection[str]) -> None:
-        """Its one node goes with the cluster alone."""
+        """Do nothing: its one node goes with the cluster alone."""
 
     def keep(self, *, at_once: bool = False) -> None:
         """It ends with this process, and not by the clock."""

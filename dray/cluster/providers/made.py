@@ -62,7 +62,7 @@ class MadeCluster(ABC, Generic[S, A]):
         return self._now() + self._settings.lifetime
 
     def _now(self) -> float:
-        """By the clock that its expiry is compared with."""
+        """The time now, by the clock that its expiry is compared with."""
         return time.time()
 
     def _refuse_ending(self) -> None:

@@ -17,7 +17,7 @@ from dray.errors import DrayError
 
 
 class Market(StrEnum):
-    """On what terms a machine is there."""
+    """The terms on which a machine is there."""
 
     OWN = "own"
     ON_DEMAND = "on-demand"
@@ -128,7 +128,7 @@ class Provider(Protocol):
 
     @property
     def join_seconds(self) -> float:
-        """That a worker has to join Ray, once there is a machine for it."""
+        """The seconds in which a worker has to join Ray, once there is a machine for it."""
 
     def plan(self) -> tuple[Planned, ...]:
         """What ``start`` would create; creates nothing.

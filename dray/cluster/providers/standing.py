@@ -45,7 +45,7 @@ class StandingProvider:
         self._made.keep(at_once=True)
 
     def access(self, look: Callable[[], None] = lambda: None) -> Access:
-        """As its provider says."""
+        """The access that its provider gives."""
         return self._made.access(look)
 
     def nodes(self) -> tuple[Machine, ...]:
@@ -53,17 +53,17 @@ class StandingProvider:
         return self._made.nodes()
 
     def asked(self) -> Sequence[float | None]:
-        """As its provider says, where that asks for workers ahead."""
+        """The workers that its provider asked for ahead."""
         return self._made.asked() if isinstance(self._made, AsksAhead) else ()
 
     def desire(self, workers: int, on_demand: int | None = None) -> Grant:
-        """Those that there are: `dray cluster up` changes how many."""
+        """Grant the workers that exist: `dray cluster up` changes how many."""
         have = tuple(one for one in self._made.nodes() if not one.head)
         reasons = ("`dray cluster up` changes its size",) if len(have) < workers else ()
         return Grant(wanted=workers, machines=have, reasons=reasons)
 
     def drain(self, names: Collection[str]) -> None:
-        """Its machines are not the job's to end."""
+        """Do nothing: its machines are not the job's to end."""
 
     def keep(self, *, at_once: bool = False) -> None:
         """Put off its end."""

@@ -39,7 +39,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """So many replicas, and why."""
+    """A number of replicas, and the reason for it."""
 
     replicas: int
     reason: str

@@ -84,7 +84,7 @@ class Situation:
 
     @property
     def seconds_left(self) -> float:
-        """To the deadline."""
+        """The seconds until the deadline."""
         assert self.deadline is not None
         return max(self.deadline - self.elapsed, 0.0)
 
@@ -105,7 +105,7 @@ class CapacityDecision:
 
     @property
     def replicas(self) -> int:
-        """Of both kinds."""
+        """Spot and on-demand replicas together."""
         return self.spot + self.on_demand
 
 
@@ -166,7 +166,7 @@ def _spot(now: Situation, useful: int) -> int:
 
 
 def _on_demand(now: Situation, useful: int, spot: int) -> tuple[int, Rule]:
-    """On-demand replicas beside ``spot``, of at most ``useful`` together, and the rule that says so."""
+    """How many on-demand replicas to have beside ``spot``, at most ``useful`` together, and by which rule."""
     least = _for_the_last_moment(now, useful, spot)
     if least is None:
         kept = min(now.spot, spot)
@@ -184,7 +184,7 @@ def _on_demand(now: Situation, useful: int, spot: int) -> tuple[int, Rule]:
 
 
 def _beside_the_expected(now: Situation, useful: int, spot: int, *, starts: float) -> int:
-    """On-demand replicas, if spot gives from now on what it has given, and ``starts`` are to spare."""
+    """How many on-demand replicas to have, if spot gives what it has given, and ``starts`` are to spare."""
     time = now.seconds_left - (1 + starts) * now.cold_start
     needed = now.work / time if time > 0 else float(now.most)
     enough = max(now.spot_expected, spot, _PATIENCE * useful)
@@ -213,7 +213,7 @@ def _step_cost(now: Situation) -> float:
 
 
 def _affordable(now: Situation) -> int:
-    """On-demand replicas that may run while the rest still costs no more than the budget has left."""
+    """How many on-demand replicas may run while the rest still costs no more than the budget has left."""
     if now.budget is None or not now.on_demand_price:
         return now.most
     left = now.budget - now.spent - now.work * now.spot_price / _HOUR
@@ -253,7 +253,7 @@ class SpotHistory:
     _wanted: float = 0.0
 
     def add(self, *, wanted: int, had: int, seconds: float) -> None:
-        """For ``seconds``, ``had`` of ``wanted`` spot replicas worked."""
+        """Count that ``had`` of ``wanted`` spot replicas worked for ``seconds``."""
         if wanted > 0:
             self._wanted += seconds
             self._had += seconds * min(had, wanted) / wanted

@@ -92,7 +92,7 @@ def in_ray(machines: Iterable[Machine], capacity: Capacity) -> list[tuple[Machin
 
 
 def workers(machines: Iterable[Machine]) -> list[Machine]:
-    """Those that hold replicas, or will."""
+    """The machines that hold replicas, or will."""
     return [one for one in machines if not one.head and one.phase is not Phase.LEAVING]
 
 
@@ -180,10 +180,10 @@ class Surplus:
 
 
 def named(machines: Iterable[Machine]) -> str:
-    """In a line for people."""
+    """The machines' names, for a line of the log."""
     return ", ".join(str(one) for one in machines)
 
 
 def addresses_of(nodes: Collection[str], capacity: Capacity) -> set[str]:
-    """Of these nodes of Ray, by their ids."""
+    """The addresses of these nodes of Ray, given by their ids."""
     return {node.address for node in capacity.nodes if node.node_id in nodes}

@@ -151,7 +151,7 @@ class Scaling:
         return seen if self._markets is None else seen + _BOOT
 
     def _most(self) -> int:
-        """As many as may be at present."""
+        """How many replicas there may be at present."""
         if self._most_until is not None and time.monotonic() >= self._most_until[1]:
             self._most_until = None
         return self._limits.most if self._most_until is None else self._most_until[0]

@@ -34,7 +34,7 @@ class ReplicaStart:
 
     @property
     def seconds(self) -> float:
-        """From its place on a node to the first work: it may have waited for hours until there was one."""
+        """Seconds from its place on a node to its first work; it may have waited hours for that place."""
         return self.ready - self.placed
 
 
@@ -98,7 +98,7 @@ class ReplicaHandle:
 
     @property
     def row(self) -> ReplicaRow:
-        """As the store is told of it."""
+        """The row that the store gets of it."""
         return ReplicaRow(
             name=self.name,
             lane=self.lane,

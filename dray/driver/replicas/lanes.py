@@ -40,7 +40,7 @@ class Lanes:
         return len(self._open)
 
     def due(self) -> list[int]:
-        """Those whose next replica is to start now."""
+        """The lanes whose next replica is to start now."""
         now = time.monotonic()
         return [lane for lane, at in self._due.items() if at <= now]
 
@@ -94,7 +94,7 @@ class Lanes:
 
 
 def _rank(replica: ReplicaHandle | None, idle: Collection[ReplicaHandle]) -> int | None:
-    """Those that wait for a place go first, then lanes without one, those that start, and idle ones."""
+    """When a lane may go: first those that wait for a place, then without a replica, starting, idle."""
     if replica is None:
         return 1
     if replica.state is ReplicaState.STARTING:
@@ -103,6 +103,6 @@ def _rank(replica: ReplicaHandle | None, idle: Collection[ReplicaHandle]) -> int
 
 
 def on_free_nodes(idle: Sequence[ReplicaHandle], ready: Sequence[ReplicaHandle]) -> list[ReplicaHandle]:
-    """Those of the idle ones on whose nodes none of the ``ready`` ones works: a node is given back whole."""
+    """The idle replicas on whose nodes no ``ready`` one works: a node is given back whole."""
     busy = {node for one in ready if one not in idle for node in one.nodes}
     return [one for one in idle if busy.isdisjoint(one.nodes)]

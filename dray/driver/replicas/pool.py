@@ -142,7 +142,7 @@ class ReplicaPool:
         return [replica for replica in ready if replica.idle is not None and now - replica.idle > seconds]
 
     def unused(self, seconds: float) -> list[ReplicaHandle]:
-        """Those that are idle for so long, on nodes where none of the job's replicas works."""
+        """The replicas that were idle for so long, on nodes where no replica of the job works."""
         return on_free_nodes(self.idle(seconds), self._in(ReplicaState.READY, ReplicaState.LEAVING))
 
     def note(self, replica: ReplicaHandle, note: str | None) -> None:

@@ -27,5 +27,5 @@ class RiskyNodes:
         return end is not None and time.monotonic() < end + self._patience
 
     def __call__(self) -> set[str]:
-        """Those that are taken back, and those that may be."""
+        """The nodes that are taken back, and those that may be."""
         return self._cordoned | {node for node in self._ends if self.is_leaving(node)}

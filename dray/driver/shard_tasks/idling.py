@@ -133,7 +133,7 @@ class IdleWatch:
         self._told_at = self._look_at = 0.0  # monotonic
 
     def rebind(self, bound: Bound) -> None:
-        """So many shard tasks may run from now on."""
+        """Bound how many shard tasks may run from now on."""
         self._bound = bound
 
     def look(self, store: Store, no_connection: str | None = None) -> None:

@@ -272,7 +272,7 @@ class ShardTasks:
             self._give_up(number, f"shard {number}: its worker process {still}")
 
     def _give_up(self, number: int, told: str) -> None:
-        """Its task is ended, and the shard run again."""
+        """End its task, and run the shard again."""
         del self._running[number]
         self._refusals.ended(number)
         self._open = self._may_change = True  # the last look took it for one that runs
@@ -293,5 +293,5 @@ class ShardTasks:
 
 
 def commit_seconds(tasks: int) -> float:
-    """For how long a finished row may wait for its commit where so many shard tasks write to one store."""
+    """How many seconds a finished row may wait for its commit, by how many shard tasks write to the store."""
     return max(FLUSH_SECONDS, tasks / COMMITS_PER_SECOND)

@@ -171,7 +171,7 @@ class RayMeters:
         }
 
     def write(self, figure: Figure, value: float, labels: Mapping[str, str]) -> None:
-        """As :class:`Meters` has it."""
+        """Set a figure, as :class:`Meters` does."""
         metric = self._metrics[figure]
         tags = self._job | dict(labels)
         metric.inc(value, tags=tags) if figure.total else metric.set(value, tags=tags)

@@ -211,7 +211,7 @@ def refused_arguments() -> Iterator[None]:
 
 
 def enough_tokens(spec: EngineSpec, model: str) -> dict[str, int]:
-    """Of a step that dray halved: as many as the model needs to start, but no more than it had before."""
+    """Tokens of a step that dray halved: what the model needs to start, but no more than it had before."""
     if not spec.tokens_before:
         return {}
     needed = min(spec.tokens_before, least_tokens(_config_of(model)))

@@ -40,7 +40,7 @@ class Whole:
     """A body of vLLM's as long as it is."""
 
     def build_tok_params(self, model_config: Any) -> Any:
-        """Its own, without a limit."""
+        """The request's own parameters, without a limit."""
         found = super().build_tok_params(model_config)  # type: ignore[misc]  # of the class beside this one
         return replace(found, max_total_tokens=None)
 
@@ -61,7 +61,7 @@ class SpecialKept(TokenizeParams):  # type: ignore[misc]  # vLLM has no types
 
     @classmethod
     def of(cls, params: Any) -> SpecialKept:
-        """As ``params`` say, but for the cut."""
+        """Parameters like ``params``, but for the cut."""
         return cls(**vars(params))
 
     def _token_truncation(self, tokenizer: Any, tokens: Any) -> Any:

@@ -83,7 +83,7 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
 def former_fingerprints(
     settings: JobSettings, fingerprint: Fingerprint, weights: Manifest | None = None
 ) -> list[Fingerprint]:
-    """As earlier versions of dray made it, for jobs that they began; those that are the same are left out."""
+    """The fingerprints that earlier versions of dray made; those that are the same are left out."""
     given, now = settings.engine_arguments, fingerprint.model
     former = now
     if settings.engine == "simulated":  # a word for its model was the path of a folder
@@ -98,7 +98,7 @@ def former_fingerprints(
 
 
 def _digest_of_arguments(given: Mapping[str, Any], *, but: Set[str] = frozenset()) -> str:
-    """Of those that change answers, and of those in ``but``."""
+    """A digest of the arguments that change answers, and of those in ``but``."""
     return _digest(with_contents({k: v for k, v in given.items() if k in but or not _is_tuning(k, v)}))
 
 

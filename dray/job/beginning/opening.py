@@ -96,7 +96,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
 
 
 def owner_of_job(job: Job, name: str | None = None) -> Owner:
-    """As output folders name the job; one of an earlier version of dray is named by when it was created.
+    """The name that output folders have of the job; an earlier version's job goes by when it was created.
 
     ``name`` is that of a job that has another one in the store by now.
     """

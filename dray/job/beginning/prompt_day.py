@@ -48,7 +48,7 @@ def day_of(recorded: Job, asked: str | None = None) -> str:
 
 
 def told_day(job: OpenJob) -> list[str]:
-    """For people: that a job keeps its day, where the environment sets another one."""
+    """Lines that say that a job keeps its day, where the environment sets another one."""
     given = os.environ.get(VARIABLE)
     if not given or job.settings.engine != "vllm" or given == job.prompt_day:
         return []

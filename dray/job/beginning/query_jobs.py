@@ -73,7 +73,7 @@ def known_job(store: Store, settings: JobSettings, fingerprint: Fingerprint) -> 
 
 
 def order_told(settings: JobSettings) -> str:
-    """That the order may be all that differs, where answers know their rows by nothing else."""
+    """Says that the order may be all that differs, where answers know their rows by nothing else."""
     if settings.source.shape.id_column is not None:
         return ""
     return ", or the same ones in another order (give a query an ORDER BY, or name an --id-column)"

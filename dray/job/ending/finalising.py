@@ -80,7 +80,7 @@ class _Outcomes:
         self.tally = Tally(since=job.opened)
 
     def __iter__(self) -> Iterator[list[StoredOutcome]]:
-        """From the first one on, which begins the tally anew."""
+        """All outcomes from the first one on, which begins the tally anew."""
         self.tally = Tally(since=self._job.opened)
         for page in self._store.outcomes(self._job.job_id):
             yield page

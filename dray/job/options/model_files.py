@@ -92,7 +92,7 @@ def _as_named(path: Path) -> str:
 
 
 def refuse_typo(model: str) -> None:
-    """For engines that read no model: any name will do, but not a path that does not exist.
+    """Refuse a path that does not exist, for engines that read no model and take any name.
 
     Raises:
         ConfigError: the path of a folder that is not there, or a dataset.

@@ -354,7 +354,7 @@ def completion_seconds(window: str | None) -> float | None:
 
 
 def deadline_seconds(deadline: str | None) -> float | None:
-    """As :func:`completion_seconds`.
+    """The seconds of a deadline, written as :func:`completion_seconds` reads it; None where it is None.
 
     Raises:
         ConfigError: it is not written so, or no time at all.

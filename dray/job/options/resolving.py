@@ -1,4 +1,4 @@
-"""From what people type to what a run needs: names of blocks and variables become values."""
+"""Turns what people type into what a run needs: names of blocks and variables become values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Blocks(Protocol):
 
 
 class NoBlocks:
-    """In the place of Prefect's blocks, in a run without Prefect. Each name is refused, with a way out."""
+    """What stands for Prefect's blocks in a run without Prefect. It refuses each name, with a way out."""
 
     def store_url(self, name: str) -> str:
         """Refused."""

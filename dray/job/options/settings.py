@@ -188,7 +188,7 @@ class JobSettings:
 
     @property
     def media(self) -> frozenset[Medium]:
-        """Of these its options say where they are. Rows may hold some without them."""
+        """The media whose place the options name. Rows may hold others within themselves."""
         columns = columns_of_files(self.source.shape)
         return frozenset(one for one in MEDIA if one in columns or one.root in self.media_roots)
 

@@ -130,7 +130,7 @@ def _brought_along(
 
 
 def ingest_told(job: OpenJob, timeline: Timeline, replicas: int, say: Callable[[str], None]) -> list[Shard]:
-    """As :func:`ingest_job`, a phase of the ``timeline``; ``say`` hears how far it is and what it found."""
+    """Ingest a job as a phase of the ``timeline``; ``say`` hears how far it is and what it found."""
     last = time.monotonic()
 
     def progress(rows: int) -> None:
@@ -261,7 +261,7 @@ def engine_kind(store: Store, job: OpenJob) -> tuple[Kind, str | None]:
 
 
 def open_shards(shards: Iterable[Shard]) -> list[Shard]:
-    """Those that still have rows to run."""
+    """The shards that still have rows to run."""
     return [shard for shard in shards if shard.state in OPEN_STATES]
 
 

@@ -1,4 +1,4 @@
-"""In which order a job's rows run: what its user says, or what the rows tell.
+"""The order in which a job's rows run: what its user says, or what the rows tell.
 
 The settings of the order are noted with the job: a spool that is lost is written again as it was.
 """
@@ -42,7 +42,7 @@ class Ordering:
 
     @classmethod
     def of(cls, recorded: Job, settings: JobSettings, replicas: int) -> Ordering:
-        """As the job began; as its settings say where it has not."""
+        """The order with which the job began; for a new job, the one that its settings ask for."""
         noted = recorded.info.get(ORDER, {})
         if recorded.total is not None:
             return cls(noted.get("asked", "input"), noted.get("pieces", 1), noted.get("cached", True))
@@ -72,7 +72,7 @@ class Ordering:
         return found
 
     def line(self) -> str | None:
-        """For people: the order, and why; None where there is nothing to tell."""
+        """A line that says the order, and why; None where there is nothing to tell."""
         if self._order is None:
             return None
         if self._order.shares is None:

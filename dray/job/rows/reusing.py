@@ -102,7 +102,7 @@ class EarlierAnswers:
                 )
 
     def answers(self, numbers: Sequence[int]) -> Mapping[int, Answer | None]:
-        """Those that are still there, of the first of them."""
+        """The answers to the first of ``numbers``; None for one whose job was deleted."""
         wanted: dict[int, list[int]] = {}
         for number in numbers:
             wanted.setdefault(number >> _INDEX_BITS, []).append(number & ((1 << _INDEX_BITS) - 1))

@@ -72,7 +72,7 @@ def record_of(job: OpenJob, ingested: Ingested, sharing: Sharing) -> dict[str, A
 
 
 def told_of(job: OpenJob, recorded: Job) -> Sequence[str]:
-    """For people: what needs no engine, and which rows were left alone."""
+    """Lines that say what needs no engine, and which rows were left alone."""
     request = job.settings.request
     known = recorded.info.get(SHARED, {"dedupe": False, "reuse": False})
     lines = [

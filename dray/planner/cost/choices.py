@@ -68,7 +68,7 @@ def _splits(devices: int, limits: PlanLimits, nodes: int) -> Iterator[tuple[int,
 
 
 def without_split(instance: Instance, limits: PlanLimits, nodes: int) -> Refusal:
-    """That so many of an instance have no split as the limits ask for one."""
+    """A refusal: so many of an instance have no split as the limits ask for one."""
     named = (("TP", limits.tensor_parallel), ("PP", limits.pipeline_parallel))
     asked = " ".join(f"{name} {size}" for name, size in named if size is not None)
     on = f"{instance.devices} x {instance.device.name}" if instance.devices > 1 else instance.device.name

@@ -106,7 +106,7 @@ class _Market:
 
 
 def _markets(instance: Instance, limits: PlanLimits, today: date) -> Iterator[_Market]:
-    """On demand and spot, where there is a price; one of the user's stands for the catalogue's."""
+    """The markets with a price, on demand and spot; a price of the user's replaces the catalogue's."""
     for spot, listed in ((False, instance.list_price(today)), (True, instance.spot_price(today))):
         own = limits.prices.get(f"{instance.name}{SPOT if spot else ''}")
         given = None if own is None else Price(likely=own, low=own, high=own, day=today, source="user")
@@ -116,7 +116,7 @@ def _markets(instance: Instance, limits: PlanLimits, today: date) -> Iterator[_M
 
 
 def _aged(price: Price, instance: Instance, *, spot: bool, today: date) -> tuple[Price, tuple[str, ...]]:
-    """As :func:`aged`; the note names the option with which the user gives a price of this market."""
+    """The price, and notes of its age, which name the option with which the user gives one."""
     price, notes = aged(price, today)
     option = f"--price {instance.name}{SPOT if spot else ''}=DOLLARS"
     return price, tuple(f"{note.removesuffix('.')}: {option}." for note in notes)

@@ -57,7 +57,7 @@ class ModelledReplica:
 
     @property
     def imbalance(self) -> float:
-        """Of its pipeline stages: the largest sets the pace."""
+        """Layers of the largest pipeline stage over those of the mean one: the largest sets the pace."""
         return self.model.imbalance(self.setting.pipeline_parallel)
 
 

@@ -68,12 +68,12 @@ class Decoder:
 
     @property
     def matrices(self) -> int:
-        """Of an MLP: gate, up and down, or up and down."""
+        """How many matrices an MLP has: gate, up and down, or up and down."""
         return 3 if self.family.gated else 2
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the MLPs that every token reads, and that tensor parallelism splits; 0 where there is none."""
+        """The widths of MLPs that every token reads, and tensor parallelism splits; 0 where there is none."""
         return self.width, self.experts.shared_width
 
     @property

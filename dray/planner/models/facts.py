@@ -106,7 +106,7 @@ class ModelFacts:
         return sum(part.bytes for part in self.parts if part.stored)
 
     def loaded(self, *, as_stored: bool) -> ModelFacts:
-        """As vLLM loads it: its dtype ``auto`` makes bf16 of fp32 on GPUs, unless it is to stay as stored."""
+        """The model as vLLM loads it: ``auto`` makes bf16 of fp32 on GPUs, unless it is to stay as stored."""
         if as_stored or not any(part.format == "fp32" for part in self.parts):
             return self
         new = FORMATS["bf16"]

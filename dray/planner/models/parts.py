@@ -81,7 +81,7 @@ def _layer_table(decoder: Decoder) -> int:
 
 
 def _layer_projections(decoder: Decoder) -> int:
-    """From the hidden state to all layers' inputs, and in each layer a gate and the way back."""
+    """Weights from the hidden state to all layers' inputs, and in each layer a gate and the way back."""
     return 3 * len(decoder.layers) * decoder.layer_inputs * decoder.hidden
 
 

@@ -119,7 +119,7 @@ def _block(found: Fields) -> int:
 
 
 def _is_refined(found: Fields) -> bool:
-    """By the method; blocks that are no squares stay as they are."""
+    """Whether vLLM makes experts' blocks smaller: by the method, and only where they are squares."""
     size = found.get("weight_block_size")
     square = not isinstance(size, list) or size == size[:1] * len(size)
     return square and str(found.get("quant_method") or "").lower() in _REFINED

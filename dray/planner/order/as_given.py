@@ -24,7 +24,7 @@ def shared_as_given(facts: RowFacts) -> int:
 
 
 def _shared(facts: RowFacts, starts: NDArray[np.int64], begin: int, end: int) -> int:
-    """Of the rows from ``begin`` to ``end``; a hash stands for all blocks so far, so equal ones count."""
+    """Tokens that rows ``begin`` to ``end`` share with the row before; a hash is of all blocks so far."""
     own = starts[begin:end]
     before = starts[begin - 1 : end - 1]
     counts = np.minimum(own - before, starts[begin + 1 : end + 1] - own)

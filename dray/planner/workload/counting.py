@@ -46,7 +46,7 @@ class Counted:
 
     @property
     def sequences(self) -> NDArray[np.uint32]:
-        """Of each row: 1, or more with several prompts or answers."""
+        """How many sequences each row has: 1, or more with several prompts or answers."""
         return self.prompts * self.answers
 
     @property

@@ -128,7 +128,7 @@ def _figures(gathered: Gathered, how: Counting, counted: str, invalid: int, **kn
 
 
 def _output_error(gathered: Gathered) -> float:
-    """By rows: those that generate all that they may are known, the others are not."""
+    """The error of the output's length, weighted by rows: those that generate all they may are known."""
     rows = max(1, len(gathered) - gathered.refused)
     bounded = rows - gathered.exact - gathered.unbounded
     return max(0.0, (bounded * _BOUNDED_ERROR + gathered.unbounded * _UNBOUNDED_ERROR) / rows)

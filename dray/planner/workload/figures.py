@@ -96,7 +96,7 @@ class Workload:
     counted: str
 
     def demand(self) -> Demand:
-        """As the cost model takes it.
+        """The demand that the cost model takes.
 
         Raises:
             ConfigError: there is no row that an engine could answer.

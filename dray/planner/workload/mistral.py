@@ -98,7 +98,7 @@ class MistralEncoder:
         ]
 
     def _with_files(self, tokens: list[int], files: list[str]) -> list[int]:
-        """With the tokens of each file in its place; at the end where none is found."""
+        """The tokens, with those of each file in its place; at the end where none is found."""
         if not files:
             return tokens
         found: list[int] = []
@@ -117,7 +117,7 @@ class MistralEncoder:
 
 
 def _check_end(last: str, arguments: Mapping[str, Any]) -> None:
-    """As ``vllm/tokenizers/mistral.py`` does; raises Unreadable."""
+    """Check the last message, like ``vllm/tokenizers/mistral.py``; raises Unreadable."""
     begins, continues = arguments["add_generation_prompt"], arguments["continue_final_message"]
     if (begins and continues) or (continues and last != "assistant") or (begins and last == "assistant"):
         raise Unreadable("the last message is not of the role that the request needs")

@@ -132,7 +132,7 @@ def _object(value: str, name: str) -> Any:
 
 
 def _taken(columns: Iterable[str], fields: BodyFields) -> list[str]:
-    """Those columns of a row that are fields of its request."""
+    """The columns of a row that are fields of its request."""
     if ALWAYS.isdisjoint(columns):
         return []
     return [name for name in columns if name in fields.names and name != SYSTEM]

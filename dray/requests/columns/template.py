@@ -184,7 +184,7 @@ def text_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
 
 
 def plain_decimal(value: Decimal) -> str:
-    """Its digits, as the table has them: ``str`` would write small ones as ``1E-10``."""
+    """The number's digits, as the table has them: ``str`` would write small ones as ``1E-10``."""
     return format(value, "f") if value.is_finite() else str(value)
 
 

@@ -77,7 +77,7 @@ class Kept:
     options: ObjectStoreOptions | None = field(default=None, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """As the store keeps it."""
+        """The form that the store keeps."""
         return {"uri": self.uri, "columns": [[one.name, one.type] for one in self.columns]}
 
     @classmethod
@@ -241,7 +241,7 @@ def _plain(value: Any, column: str) -> Any:
 
 
 def _nested(value: Any, column: str) -> Any:
-    """As JSON has it, if it can also be written two levels deeper: in a row, and that in an object."""
+    """The value as JSON, if it can also be written two levels deeper: in a row, and that in an object."""
     try:
         written = orjson.dumps([[value]], default=_part)
         if b"null" in written:  # perhaps of infinity

@@ -240,7 +240,7 @@ def _own_code(cause: Any) -> str:
 
 
 def _sqlstate(cause: Any) -> str:
-    """As the drivers name it: psycopg and MySQL's own, psycopg2, and pyodbc. Empty where they do not."""
+    """The SQLSTATE that psycopg, MySQL's own driver, psycopg2 or pyodbc name; empty where they do not."""
     found = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     first = next(iter(cause.args), None)
     found = found or (first if isinstance(first, str) and re.fullmatch(r"[0-9A-Z]{5}", first) else None)

@@ -313,7 +313,7 @@ def _keys_are_texts(kind: Any) -> bool:
 
 
 def _parquet_value(value: pyarrow.Scalar[Any], maps: Literal["strict"] | None) -> Any:
-    """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
+    """The value, as CSV gives it: bytes that are not UTF-8 become lone surrogates, refused in prompts."""
     import pyarrow
 
     try:

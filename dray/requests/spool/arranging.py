@@ -185,7 +185,7 @@ class _Pages:
         self._held = 0
 
     def read(self, size: int) -> None:
-        """So many bytes more were read. The system keeps the pages that are given back as long as it can."""
+        """Count bytes that were read. The system keeps pages that are given back as long as it can."""
         self._held += size
         if self._held >= _HELD_BYTES:
             self._view.madvise(mmap.MADV_DONTNEED)

@@ -159,7 +159,7 @@ def _sizes(rows: int, ranges: int, taper: Taper) -> tuple[int, Fraction, Fractio
 
 
 def enough_ranges(rows: int, target: int, least: int, taper: Taper = _EVEN) -> int:
-    """So many that each has at most ``target`` rows, and ``least`` of them at least."""
+    """How many ranges: each has at most ``target`` rows, and there are ``least`` at least."""
     whole = -(-rows // target)
     ranges = max(whole, least, 1)
     if rows and rows * _sizes(rows, ranges, taper)[2] > target:  # what the last ones lack, the others have

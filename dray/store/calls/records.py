@@ -78,7 +78,7 @@ class RecordCalls(Calls):
         self._write(lambda tx: judging.judge(tx, lease, replica, verdict, charged))
 
     def unjudged(self, job_id: str, names: Collection[str]) -> set[str]:
-        """Those of these replicas that are gone, as a shard task or the driver says, and have no verdict."""
+        """Which of these replicas are gone, as a shard task or the driver says, and have no verdict."""
         if not names:
             return set()
         key = self._key(job_id)

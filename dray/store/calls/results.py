@@ -73,7 +73,7 @@ class ResultCalls(Calls):
             yield from page
 
     def answered_indexes(self, job_id: str, indexes: Sequence[int]) -> set[int]:
-        """Those of ``indexes`` that have an answer: error rows have none."""
+        """Which of ``indexes`` have an answer: error rows have none."""
         key = self._key(job_id)
         return self._read(lambda tx: set(reading.answered(tx, key, indexes)))
 

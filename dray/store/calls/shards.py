@@ -199,7 +199,7 @@ class ShardCalls(Calls):
         return self._read(lambda tx: shards.snapshot(tx, lease), snapshot=True, long=False)
 
     def done_indexes(self, job_id: str, indexes: Iterable[int]) -> list[int]:
-        """Those of ``indexes`` that have an outcome, ascending. One read: ask for some thousands at most."""
+        """Which of ``indexes`` have an outcome, ascending. One read: ask for some thousands at most."""
         key, asked = self._key(job_id), list(indexes)
         return self._read(lambda tx: sorted(present(tx, key, asked)))
 

@@ -38,7 +38,7 @@ class EngineKey:
 
     @classmethod
     def of(cls, url: URL, sqlite_use: SqliteUse, connections: int) -> EngineKey:
-        """For a database as it is now."""
+        """The key of a database as it is now."""
         file = None
         if url.get_backend_name() == "sqlite":
             try:

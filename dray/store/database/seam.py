@@ -157,7 +157,7 @@ def _of_postgres(error: BaseException | None, name: str, *, lost: bool) -> Store
 
 
 def _of_connecting(text: str, name: str) -> StoreError:
-    """By what the server said, in words of dray's own: the server's name its user and host."""
+    """The error for what the server said, in words of dray's own: the server's name its user and host."""
     for pattern, told in _NO_CONNECTION_LEFT:
         if re.search(pattern, text):
             return _without_connection(told, name)

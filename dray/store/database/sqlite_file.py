@@ -31,7 +31,7 @@ class SqliteUse:
 
     @classmethod
     def of(cls, path: Path, *, create: bool) -> SqliteUse:
-        """For a file: one on a network's file system is read at most, and never written or recovered.
+        """How to use a file: one on a network's file system is read at most, never written or recovered.
 
         ``create`` is true for the process that makes the store and decides on its journal.
 

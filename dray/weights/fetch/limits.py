@@ -1,4 +1,4 @@
-"""By what a fetch decides: how many requests at once, how long to wait, when to give up."""
+"""The limits of a fetch: how many requests at once, how long to wait, when to give up."""
 
 from __future__ import annotations
 

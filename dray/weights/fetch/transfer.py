@@ -125,7 +125,7 @@ class Transfer:
         )
 
     def _processes_for(self, left: list[int]) -> int:
-        """As many as there is work for: each takes a moment to start."""
+        """How many processes there is work for: each takes a moment to start."""
         size = sum(self._plan.chunks[number].size for number in left)
         return max(1, min(self._processes, size // _BYTES_A_PROCESS))
 

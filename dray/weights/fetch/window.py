@@ -36,7 +36,7 @@ class Window:
         self._halve(now, self.size, least=2)
 
     def crowded(self, now: float, running: int) -> None:
-        """So many requests share a line that is too slow for them; one alone may do."""
+        """The ``running`` requests share a line too slow for them: ask for less; one alone may do."""
         self._halve(now, min(self.size, running), least=1)
 
     def _halve(self, now: float, size: int, *, least: int) -> None:

@@ -1,4 +1,4 @@
-"""That every parameter came from the checkpoint, and every part of a fused one.
+"""Checks that every parameter came from the checkpoint, and every part of a fused one.
 
 vLLM's own check (``DefaultModelLoader.track_weights_loading``) leaves out unquantised linear layers, and
 takes a fused parameter for loaded when one of its parts was: a checkpoint without ``k_proj`` loads without a

@@ -21,7 +21,7 @@ _MOST_THREADS = 8  # where copies in memory outrun a bus of 50 GB/s
 
 
 def indexed(device: torch.device | str) -> torch.device:
-    """With its index: "cuda" alone would mean another device in another thread."""
+    """The device with its index: "cuda" alone would mean another device in another thread."""
     import torch
 
     found = torch.device(device)

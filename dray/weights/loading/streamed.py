@@ -67,7 +67,7 @@ class StreamedWeights:
 
     @classmethod
     def of(cls, folder: Path) -> StreamedWeights:
-        """Those of a model's folder, or of the folder that an engine was given (``LocalModel.wait_engine``).
+        """The weights of a model's folder, or of the folder that an engine got (``LocalModel.wait_engine``).
 
         Raises:
             WeightsError: a file is damaged, or the index is not true.

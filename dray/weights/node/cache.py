@@ -183,7 +183,7 @@ def _usable(options: list[CacheRoot]) -> list[CacheRoot]:
 
 
 def _begin(paths: ModelPaths, manifest: Manifest) -> None:
-    """From now on every process finds the model here, and counts its bytes as taken."""
+    """Let every process find the model here, and count its bytes as taken."""
     paths.partial.mkdir(exist_ok=True)
     if not (paths.partial / DESCRIPTION).exists():
         write_description(paths.partial / DESCRIPTION, manifest)

@@ -20,7 +20,7 @@ class Description:
     chunk_bytes: int
 
     def plan(self) -> ChunkPlan:
-        """Its chunks."""
+        """The chunks of its files."""
         return ChunkPlan(Manifest(uri=self.uri, files=self.files, chunk_bytes=self.chunk_bytes))
 
 

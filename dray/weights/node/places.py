@@ -146,7 +146,7 @@ def _mount_huge(root: Path) -> None:
 
 
 def _folders(root: Path) -> list[str]:
-    """Of models, whole or not."""
+    """The folders of models, whole or not."""
     return [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
 
 

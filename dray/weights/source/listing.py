@@ -161,7 +161,7 @@ def _web(uri: str, options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
 def _tried(
     uri: str, names: Sequence[str], options: ObjectStoreOptions | None, *, needed: bool = False
 ) -> dict[str, ModelFile]:
-    """Those of the files that a web server has.
+    """Which of the files a web server has.
 
     S3 says 403 of a missing object to those who may not list: unless a file is ``needed``, that is a no.
     """

@@ -66,12 +66,12 @@ class Manifest:
 
     @property
     def content(self) -> str:
-        """As :attr:`key`, and the same with a published manifest and without: what the model is."""
+        """Like :attr:`key`, but the same with a published manifest and without: what the model is."""
         return self._digest(CHUNK_BYTES, [b"" for _ in self.files])
 
     @property
     def former_content(self) -> str:
-        """As earlier versions of dray said it: with the commit of a hub, and with published checksums."""
+        """The form of earlier versions of dray: with the commit of a hub, and with published checksums."""
         digest = hashlib.sha256(f"{self.uri}\0{self.chunk_bytes}".encode())
         for file in self.files:
             digest.update(f"\n{file.name}\0{file.size}\0{file.etag}\0".encode() + file.digests)

@@ -42,7 +42,7 @@ class Ec2Api:
 
     @classmethod
     def of(cls, settings: EC2Settings) -> Ec2Api:
-        """With the settings' keys, or those that boto3 finds."""
+        """Clients with the settings' keys, or those that boto3 finds."""
         given = settings.access_key_id is not None
         with raising("the client library"):
             ec2, ssm = clients_of(settings)
@@ -96,7 +96,7 @@ class Ec2Api:
         return latest
 
     def placement_scores(self, types: Sequence[str], machines: int) -> dict[str, int]:
-        """From 1 to 10, how likely each zone has so many spot machines of these types."""
+        """How likely each zone has so many spot machines of these types, from 1 to 10."""
         found = self._call(
             "get_spot_placement_scores",
             InstanceTypes=list(types),
@@ -142,7 +142,7 @@ class Ec2Api:
         return FleetResult(instances=tuple(instances), refused=refused)
 
     def instances(self, cluster: str | None = None) -> list[Found]:
-        """Those of a cluster that are not gone, by their tag; those of all clusters where None is named."""
+        """The machines of a cluster that are not gone, found by their tag; None: of all clusters."""
         tag = (
             {"Name": "tag-key", "Values": [EXPIRES_TAG]}
             if cluster is None
@@ -153,7 +153,7 @@ class Ec2Api:
         return [_found(one) for page in pages for group in page["Reservations"] for one in group["Instances"]]
 
     def ended(self, ids: Collection[str]) -> dict[str, str]:
-        """Those of these instances that have ended, or are about to, each with what EC2 says of it, or ""."""
+        """Which of these instances have ended, or are about to, each with what EC2 says of it, or ""."""
         found = self._found_as(["shutting-down", "terminated"], ids)
         return {name: state_reason(one) for name, one in found.items()}
 
@@ -178,7 +178,7 @@ class Ec2Api:
         return unknown
 
     def _found_as(self, states: list[str], ids: Collection[str]) -> dict[str, Any]:
-        """Those of these instances that EC2 lists in one of these states, as it describes them."""
+        """Which of these instances EC2 lists in one of these states, as it describes them."""
         filters = [{"Name": "instance-state-name", "Values": states}]
         return {
             one["InstanceId"]: one

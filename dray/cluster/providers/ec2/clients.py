@@ -8,7 +8,7 @@ from dray.cluster.providers.ec2.settings import EC2Settings
 
 
 def clients_of(settings: EC2Settings) -> tuple[Any, Any]:
-    """Of EC2 and of Systems Manager, with the settings' keys, or those that boto3 finds at this moment."""
+    """The clients of EC2 and Systems Manager, with the settings' keys or those that boto3 finds now."""
     import boto3
     from botocore.config import Config
 

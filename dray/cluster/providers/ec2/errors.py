@@ -1,4 +1,4 @@
-"""From AWS's error codes to what a user has to do."""
+"""Turns AWS's error codes into what a user has to do."""
 
 from __future__ import annotations
 

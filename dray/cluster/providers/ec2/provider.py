@@ -87,7 +87,7 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
 
     @property
     def largest(self) -> float | None:
-        """Of the types that may be bought."""
+        """The most GPUs of one machine, among the types that may be bought."""
         return max(one.gpus for one in self._all_offers().pools)
 
     def plan(self) -> tuple[Planned, ...]:
@@ -163,7 +163,7 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
         return [min(one.gpus for one in self._all_offers().pools)] * wanted
 
     def ended(self) -> dict[str, str]:
-        """Those that this process bought and EC2 has ended since: it says why."""
+        """The machines that this process bought and EC2 has ended since, with EC2's reason."""
         return self._api.ended(list(self._ids))
 
     def desire(self, workers: int, on_demand: int | None = None) -> Grant:
@@ -233,7 +233,7 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
         return name
 
     def _all_offers(self) -> Offers:
-        """As AWS said them half an hour ago at most; older ones where it does not answer."""
+        """All offers, at most half an hour old; older ones where AWS does not answer."""
         now, today = time.monotonic(), datetime.now(UTC).date()
         if self._offers is None:
             self._rates = token_rates(self._settings, today)
@@ -259,7 +259,7 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
             self._api.put_secret(parameter_of(name), secrets.token_hex(32), tags)
 
     def _buy_head(self) -> None:
-        """On demand, of one type, in whichever zone has it.
+        """Buy the head, on demand, of one type, in whichever zone has it.
 
         Raises:
             ClusterError: none has it.
@@ -298,7 +298,7 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
             time.sleep(_LOOK_SECONDS)
 
     def _workers(self) -> list[Machine]:
-        """Those that are there or coming."""
+        """The workers that are there or coming."""
         return [one for one in self.nodes() if not one.head and one.phase is not Phase.LEAVING]
 
     def _is_fresh(self, instance: str) -> bool:
@@ -370,7 +370,7 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
         )
 
     def _dollars(self, machine: Machine) -> float:
-        """Of a million tokens; a machine that another process bought counts as the dearest."""
+        """Dollars of a million tokens; a machine that another process bought counts as the dearest."""
         pool = self._pools.get(machine.name)
         return pool.dollars_per_million if pool is not None else float("inf")
 

@@ -78,7 +78,7 @@ class KubeApi:
 
     @classmethod
     def of(cls, settings: KubeRaySettings) -> KubeApi:
-        """With the credentials that the settings name.
+        """A client with the credentials that the settings name.
 
         Raises:
             ConfigError: the client library is missing, or there are no credentials.
@@ -100,7 +100,7 @@ class KubeApi:
         return None if answer.status == 404 else dict(answer.body)
 
     def clusters(self, selector: str) -> list[dict[str, Any]]:
-        """Those with a label.
+        """The clusters with a label.
 
         Raises:
             ConfigError: the cluster does not know such objects: KubeRay is not there.

@@ -1,4 +1,4 @@
-"""In a container beside a cluster's head: delete the cluster once it has expired, also when no driver lives.
+"""Deletes a cluster once it has expired, also when no driver lives: runs in a container beside its head.
 
 ::
 

@@ -50,7 +50,7 @@ class Pod:
         return not waits and self.phase in ("Pending", "Running")
 
     def machine(self, kind: str, gpus: float | None, expires: float | None) -> Machine:
-        """As the protocol has it; ``kind`` and ``gpus`` are those of workers."""
+        """The pod as the protocol's machine; ``kind`` and ``gpus`` are those of workers."""
         phase = Phase.LEAVING if self.leaving else Phase.UP if self.ready else Phase.COMING
         return Machine(
             name=self.name,

@@ -79,7 +79,7 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
             raise ConfigError(f"{self.where} is there, and not of dray: give the cluster another name")
 
     def _create(self) -> None:
-        """Also where the answer to a first try was lost: then a second one finds it there.
+        """Create the cluster. Where the answer to a first try was lost, the second try finds it there.
 
         Raises:
             ClusterError: it is being released, or another process has made one of this name meanwhile.
@@ -244,12 +244,12 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
     # -- its parts --------------------------------------------------------------------------------
 
     def _now(self) -> float:
-        """By the API server's clock, as are the times of its objects; a plan asks no server."""
+        """The time by the API server's clock, as its objects have it; a plan asks no server."""
         return time.time() + (0.0 if self._known_api is None else self._known_api.ahead)
 
     @property
     def _kind(self) -> str:
-        """Of a worker."""
+        """What a worker's machine is called: its instance type, or its GPUs."""
         return self._settings.instance_type or f"{self._settings.gpus} x {self._settings.gpu_resource}"
 
     def _object(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
             self._change(lambda replicas, pods: sizes(self._wish, replicas, pods, self._now()))
 
     def _make_up_for_spot(self) -> None:
-        """As `_fit`, with as many workers as there are: `dray cluster up` may have changed that elsewhere."""
+        """Like `_fit`, with as many workers as exist: `dray cluster up` may have changed that elsewhere."""
 
         def change(replicas: Mapping[str, int], pods: Sequence[Pod]) -> Sizes:
             wish = replace(self._wish, workers=sum(replicas.values()))
@@ -319,7 +319,7 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         self._kept = time.monotonic()
 
     def _token(self) -> str:
-        """As KubeRay has made it.
+        """The cluster's token, which KubeRay makes.
 
         Raises:
             ClusterError: it has not.

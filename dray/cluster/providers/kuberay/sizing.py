@@ -33,7 +33,7 @@ class Sizes:
 
 
 def first_sizes(wish: Wish) -> dict[str, int]:
-    """Of a new cluster: all on spot, if that is allowed."""
+    """The sizes of a new cluster's groups: all workers on spot where that is allowed."""
     return {_SPOT if Market.SPOT in wish.markets else _DEAR: wish.workers}
 
 

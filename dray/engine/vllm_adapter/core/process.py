@@ -151,7 +151,7 @@ def _hand_on_logs(line: Line, config: Any) -> None:
 
 
 def _without_words(record: logging.LogRecord) -> bool:
-    """Of an error, its class and where it came from: its text may quote a request."""
+    """Keep of an error its class and where it came from: its text may quote a request."""
     if record.exc_info and record.exc_info[0] is not None:
         kind, _, trace = record.exc_info
         record.exc_text = "".join(traceback.format_tb(trace)) + kind.__name__

@@ -20,7 +20,7 @@ _SLASH = "~"  # in an owner's name, for a name of shared memory has none
 
 
 def name_after_owner() -> None:
-    """From now on, shared memory that this process makes without a name is named after the process."""
+    """Name shared memory after this process, from now on, where the process makes it without a name."""
     library: Any = shared_memory
     library._make_filename = _named  # there is no public way, and vLLM gives no name
 

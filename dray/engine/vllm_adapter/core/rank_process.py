@@ -103,7 +103,7 @@ def _ending(hand_out: Callable[..., None]) -> Callable[..., None]:
 
 
 def _reason(error: Exception, method: str, rank: int) -> str:
-    """Of a step only the error's class, for its text may quote a request."""
+    """What to tell of an error. In a step that is its class alone: its text may quote a request."""
     return str(start_error(error)) if method in _OF_THE_START else f"{type(error).__name__} in rank {rank}"
 
 

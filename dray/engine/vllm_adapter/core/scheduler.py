@@ -129,11 +129,11 @@ def _is_plain(request: Any) -> bool:
 
 
 class WholeScheduler(_Whole, Scheduler):  # type: ignore[misc]  # vLLM is untyped here
-    """For engines whose device waits while the next step is scheduled."""
+    """The scheduler of engines whose device waits while the next step is scheduled."""
 
 
 class WholeAsyncScheduler(_Whole, AsyncScheduler):  # type: ignore[misc]
-    """For engines that schedule the next step while this one is computed."""
+    """The scheduler of engines that schedule the next step while this one is computed."""
 
 
 def choose(config: Any) -> None:

@@ -269,7 +269,7 @@ class GenerationServing:
         return body, overflow
 
     async def _read_with_files(self, request: Request, renderer: OnlineRenderer) -> Any:
-        """In one of the threads: the same, and what its renderer makes of the body."""
+        """Read a row in one of the threads: the request, and what its renderer makes of the body."""
         body, overflow = await self._read(request, self._fitter.over(renderer))
         return body, overflow, await renderer.render_chat(body)
 

@@ -23,7 +23,7 @@ class TemplateOptions:
 
     @classmethod
     def of(cls, spec: EngineSpec) -> TemplateOptions:
-        """From the engine arguments.
+        """The options that the engine arguments give.
 
         Raises:
             ConfigError: the template is a path, and no file.

@@ -18,12 +18,12 @@ _row = threading.local()
 
 
 def begin_row() -> None:
-    """In this thread: what follows is another row's, or the same row's once more."""
+    """Begin to count: what this thread decodes now is another row's, or the same row's once more."""
     _row.sizes = Counter()
 
 
 def add(medium: Medium, size: int, advice: str = "") -> None:
-    """So many bytes more of the row's; ``advice`` says what helps where they are too many.
+    """Count more bytes of the row; ``advice`` says what helps where they are too many.
 
     Raises:
         RequestRefused: they are too many.

@@ -49,7 +49,7 @@ class ImageSettings:
 
     @classmethod
     def of(cls, spec: EngineSpec, cores: Collection[int]) -> ImageSettings:
-        """By the user's engine arguments, and where they say nothing by the cores that the replica has.
+        """Settings by the user's engine arguments; where they say nothing, by the replica's cores.
 
         Raises:
             ConfigError: an argument is no such number.

@@ -104,7 +104,7 @@ class RenderThreads:
         images: ImageSettings,
         most: int = 2**31,
     ) -> RenderThreads | None:
-        """As many as ``images`` says, ``most`` of them; None where the engine's own thread is to read."""
+        """Threads, as many as ``images`` says, at most ``most``; None where the engine's own thread reads."""
         kind = str(vllm_config.model_config.hf_config.model_type)
         if not images.threads or kind.startswith(_ONE_AT_A_TIME):
             return None
