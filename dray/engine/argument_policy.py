@@ -65,6 +65,17 @@ def refuse_spread(arguments: Mapping[str, Any]) -> None:
         raise ConfigError(_RAY)
 
 
+def load_format_of(arguments: Mapping[str, Any]) -> str | None:
+    """The engine argument ``load_format``, in small letters, as vLLM reads it; None where it is not given."""
+    given = arguments.get("load_format")
+    return None if given is None else str(given).lower()
+
+
+def makes_weights_up(arguments: Mapping[str, Any]) -> bool:
+    """Whether the engine makes random weights, and reads none of the model's files."""
+    return load_format_of(arguments) == "dummy"
+
+
 def refuse_unsafe(arguments: Mapping[str, Any]) -> None:
     """Refuse engine arguments that would run a stranger's code, or show a secret.
 
@@ -80,10 +91,10 @@ def refuse_unsafe(arguments: Mapping[str, Any]) -> None:
                 f"{name} runs a Python file; dray does not offer it: install the parser on every node as a "
                 "plugin package of vLLM (entry point vllm.general_plugins), and give its name alone"
             )
-    form = arguments.get("load_format")
-    if form is not None and str(form).lower() not in _LOAD_FORMATS:
+    form = load_format_of(arguments)
+    if form is not None and form not in _LOAD_FORMATS:
         raise ConfigError(
-            f"load_format {str(form)[:40]!r} may load other files than the safetensors that were checked; "
+            f"load_format {form[:40]!r} may load other files than the safetensors that were checked; "
             f"dray offers {', '.join(sorted(_LOAD_FORMATS))}"
         )
     if isinstance(arguments.get("hf_token"), str):

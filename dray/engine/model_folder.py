@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from dray.engine.argument_policy import load_format_of
 from dray.engine.protocol import EngineSpec
 from dray.weights import LocalModel
 from dray.weights.source.configuration import in_torchaos_pieces
@@ -19,7 +20,7 @@ class EngineModel:
 
     def __init__(self, spec: EngineSpec) -> None:
         self._model = spec.model
-        self._format: str | None = spec.arguments.get("load_format")
+        self._format = load_format_of(spec.arguments)
         self._local = None
         if spec.weights is not None:
             self._local = LocalModel(spec.weights, spec.objects, patience=spec.weights_patience)

@@ -68,7 +68,7 @@ _NO_SUBJECT = re.compile(r"(Of|As|By|That|So|With|On|To|Also|Those|From) ")
 
 
 def test_docstrings_say_what_a_thing_is() -> None:
-    """A docstring that stands alone, in an editor, says what the function gives: it begins with no preposition."""
+    """A docstring that stands alone, in an editor, says what it is of: it begins with no preposition."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     found = [
         f"{file.relative_to(ROOT)}: {text.splitlines()[0]}"

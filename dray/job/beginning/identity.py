@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from dray.engine.argument_policy import makes_weights_up
 from dray.engine.weight_formats import tokenizer_of
 from dray.job.options.argument_files import with_contents
 from dray.job.options.model_files import model_digest
@@ -104,8 +105,7 @@ def _digest_of_arguments(given: Mapping[str, Any], *, but: Set[str] = frozenset(
 
 def _is_tuning(name: str, value: object) -> bool:
     """Whether an engine argument changes how fast an answer comes, and not what it says."""
-    dummy = name == "load_format" and str(value).lower() == "dummy"  # random weights, whatever the files say
-    return name in _TUNING and not dummy
+    return name in _TUNING and not makes_weights_up({name: value})  # random weights, whatever the files say
 
 
 def derived_job_id(settings: JobSettings, fingerprint: Fingerprint) -> str:

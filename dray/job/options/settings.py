@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.engine.adapters import adapter_names
+from dray.engine.argument_policy import makes_weights_up
 from dray.engine.chat_template import with_template_text
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import refuse_untunable
@@ -195,7 +196,7 @@ class JobSettings:
     @property
     def has_dummy_weights(self) -> bool:
         """Whether the engine makes its weights up, and reads none of the model's."""
-        return self.engine_arguments.get("load_format") == "dummy"
+        return makes_weights_up(self.engine_arguments)
 
     @property
     def rows_access(self) -> ObjectStoreOptions:

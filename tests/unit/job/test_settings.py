@@ -137,6 +137,13 @@ def test_an_engine_on_several_nodes_is_refused_for_this_machine_alone(
         check_arguments(settings, local=True)
 
 
+@pytest.mark.parametrize("named", ["dummy", "Dummy"])
+def test_dummy_weights_are_known_however_they_are_written(named: str) -> None:
+    """vLLM reads ``load_format`` in small letters."""
+    engine = EngineOptions(name="vllm", arguments={"load_format": named})
+    assert JobSettings.of(REQUEST.model_copy(update={"engine": engine}), PLACES).has_dummy_weights
+
+
 def test_what_was_asked_for_is_there_to_be_read_and_kept() -> None:
     settings = JobSettings.of(REQUEST, PLACES)
     assert settings.request.engine.stall_seconds == 5.0
