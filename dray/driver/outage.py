@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from dray.driver.events import Event, StoreAway, StoreBack, Warned
 from dray.errors import FencedError, JobPausedError, StoreError, StoreFatalError
-from dray.failures.causes import STORE_PATIENCE
+from dray.failures.rules import STORE_PATIENCE
 from dray.shard.commit_outage import ADVICE
 from dray.store import AttemptCause, Store
 

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 from dray.failures.effects import ALLOWANCES, Budget, Effect, OnSpent, OnTask
 from dray.failures.facts import Cause, Facts
-from dray.failures.rules import RULES, STORE_PATIENCE, Rule
+from dray.failures.rules import RULES, Rule
 from dray.failures.signs import ErrorFacts, facts_of
-
-__all__ = ["STORE_PATIENCE", "Cause", "Decision", "Facts", "decide", "is_spent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

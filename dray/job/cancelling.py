@@ -6,7 +6,7 @@ import logging
 import time
 
 from dray.errors import FencedError, StoreError
-from dray.failures.causes import STORE_PATIENCE
+from dray.failures.rules import STORE_PATIENCE
 from dray.job.open_job import OpenJob, reopen
 
 CANCEL_SECONDS = STORE_PATIENCE

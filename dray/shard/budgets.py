@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dray.failures.causes import Cause, Decision
+from dray.failures.causes import Decision
 from dray.failures.effects import ALLOWANCES, Budget
+from dray.failures.facts import Cause
 from dray.places import split_place
 from dray.store import Charge, Spending, Store
 
@@ -11,7 +12,7 @@ _OF_PLACE = frozenset({Budget.NODE, Budget.REPLICA})
 
 
 def spent(store: Store, job_id: str, place: str | None, *, event: str) -> dict[Budget, int]:
-    """What was charged before this event, as :class:`dray.failures.causes.Facts` has it.
+    """What was charged before this event, as :class:`dray.failures.facts.Facts` has it.
 
     ``place`` is that of the replica (see :mod:`dray.places`), None where its node is not known.
     """

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from dray.errors import StoreTransientError, StoreUnreachableError
-from dray.failures.causes import STORE_PATIENCE, Cause, Decision
+from dray.failures.causes import Decision
 from dray.failures.effects import OnTask
+from dray.failures.facts import Cause
+from dray.failures.rules import STORE_PATIENCE
 
 ADVICE = (
     "look whether the database is up, whether it is read-only (a standby of PostgreSQL), and for what holds "

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 
 from dray.codes import ErrorCode
 from dray.errors import DrayError, ExpiredError, JobFailedError, StoreError, raised_at
-from dray.failures.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
+from dray.failures.causes import Decision, decide
 from dray.failures.conditions import is_spot
 from dray.failures.effects import OnShard, OnTask, Wait
+from dray.failures.facts import Cause, Facts
 from dray.failures.foreign import Sign
+from dray.failures.rules import STORE_PATIENCE
 from dray.failures.signs import ErrorFacts, facts_of
 from dray.places import place_of
 from dray.requests.media.medium import MEDIA

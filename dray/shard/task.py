@@ -18,8 +18,9 @@ from dray.errors import (
     StoreError,
     raised_noted,
 )
-from dray.failures.causes import Decision, Facts, decide
+from dray.failures.causes import Decision, decide
 from dray.failures.effects import OnTask
+from dray.failures.facts import Facts
 from dray.owner import owner_name
 from dray.places import lane_of
 from dray.shard.attempt import attempt

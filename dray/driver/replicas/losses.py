@@ -14,9 +14,9 @@ from dray.cluster.losses import NodeFacts
 from dray.driver.events import Event, NodeLost, ReplicaLost
 from dray.driver.replicas.handle import Loss
 from dray.errors import DrayError, JobFailedError
-from dray.failures.causes import Facts, decide
+from dray.failures.causes import decide
 from dray.failures.effects import SHRINK_STEPS, OnTask
-from dray.failures.facts import Cause
+from dray.failures.facts import Cause, Facts
 from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts, facts_of
 from dray.places import lane_of, place_of, split_place

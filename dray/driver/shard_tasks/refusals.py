@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dray.errors import JobPausedError
-from dray.failures.causes import STORE_PATIENCE
+from dray.failures.rules import STORE_PATIENCE
 
 FIRST_PAUSE = 60.0
 """Seconds until more shard tasks are tried than had a connection: twice as long after each try in vain."""

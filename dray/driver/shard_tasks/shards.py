@@ -15,7 +15,7 @@ from dray.driver.shard_tasks.refusals import Refusals
 from dray.driver.shard_tasks.slots import LEAST_SLOTS
 from dray.driver.shard_tasks.views import rank, replica_views, shard_view
 from dray.engine.replica import FLUSH_SECONDS
-from dray.failures.causes import Cause
+from dray.failures.facts import Cause
 from dray.job.open_job import OpenJob
 from dray.job.rows.ingesting import open_shards
 from dray.scheduling import Backlog, starts, with_place

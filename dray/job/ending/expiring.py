@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dray.errors import StoreFatalError
-from dray.failures.causes import Cause
+from dray.failures.facts import Cause
 from dray.job.open_job import OpenJob
 from dray.job.rows.following import answer_followers
 from dray.owner import owner_name

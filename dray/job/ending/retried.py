@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.failures.causes import Cause
+from dray.failures.facts import Cause
 from dray.store import AttemptCause, Store
 
 _NO_RETRY = frozenset({AttemptCause.DONE, AttemptCause.NOT_THERE, AttemptCause.CLAIMED_AGAIN, Cause.CANCEL})

@@ -12,7 +12,7 @@ import pytest
 from dray.cluster import reach
 from dray.cluster.reach import Needs
 from dray.errors import NoConnectionError
-from dray.failures.causes import STORE_PATIENCE
+from dray.failures.rules import STORE_PATIENCE
 from dray.shard import task
 from dray.shard.backoff import Backoff
 from dray.shard.work import ShardWork

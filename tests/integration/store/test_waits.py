@@ -27,7 +27,7 @@ from dray.errors import (
     InterruptedShardError,
     JobPausedError,
 )
-from dray.failures.causes import STORE_PATIENCE
+from dray.failures.rules import STORE_PATIENCE
 from dray.job import heeding
 from dray.job.beginning.opening import open_job
 from dray.job.deadline import stop_signals

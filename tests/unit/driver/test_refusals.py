@@ -12,7 +12,7 @@ from dray.driver.shard_tasks import shards as shard_tasks
 from dray.driver.shard_tasks.idling import Bound
 from dray.driver.shard_tasks.refusals import FIRST_PAUSE, LONGEST_PAUSE, SETTLED_SECONDS, Refusals
 from dray.errors import JobBlockedError, JobPausedError
-from dray.failures.causes import STORE_PATIENCE
+from dray.failures.rules import STORE_PATIENCE
 from dray.shard.task import Ended, TaskResult
 from dray.store import ReplicaRow, ReplicaState, Store, open_store
 from tests.support.stores import FakeClock, ready_job

@@ -27,7 +27,7 @@ from dray.driver.shard_tasks.shards import (
     commit_seconds,
 )
 from dray.errors import FencedError, JobFailedError, JobPausedError, StoreTransientError
-from dray.failures.causes import Cause
+from dray.failures.facts import Cause
 from dray.job.open_job import OpenJob
 from dray.shard.task import Ended, TaskResult
 from dray.shard.work import ShardReceipt

@@ -15,7 +15,7 @@ from dray.driver.intervals import Intervals
 from dray.driver.replicas import losses, pool
 from dray.driver.shard_tasks import shards
 from dray.engine import sessions
-from dray.failures.causes import STORE_PATIENCE
+from dray.failures.rules import STORE_PATIENCE
 from dray.job import cancelling, heeding
 from dray.job.beginning.opening import DRIVER_TTL
 from dray.requests import pulse

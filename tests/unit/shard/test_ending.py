@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from dray.failures.causes import STORE_PATIENCE, Cause, Decision
+from dray.failures.causes import Decision
 from dray.failures.effects import OnTask
+from dray.failures.facts import Cause
+from dray.failures.rules import STORE_PATIENCE
 from dray.shard import pump
 from dray.shard.open_rows import OpenLines, open_lines
 from dray.shard.work import AttemptEnd, AttemptResult
