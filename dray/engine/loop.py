@@ -129,23 +129,14 @@ class StepLoop(threading.Thread):
         """
         with self._changed:
             session = self._sessions.of(name)
-
-        def ended() -> bool:
-            return session.over or self._end is not None or self._drained(session)
-
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: session.finished or ended())
-                deadline = time.monotonic() + seconds
-                while len(session.finished) < rows and session.ready < BATCH_BYTES and not ended():
-                    left = deadline - time.monotonic()
-                    if left <= 0 or not self._changed.wait(left):
-                        break
+                self._await_batch(session, rows, seconds)
                 if self._intake.is_full():
                     self._changed.notify_all()  # the engine gets rows again
                 batch, session.finished, session.ready = session.finished, [], 0
-                over, left, end = session.over, self._drained(session), self._end
-                if over or left:
+                over, drained, end = session.over, self._drained(session), self._end
+                if over or drained:
                     self._sessions.forget(name)
             yield from cut(batch)
             session.check_heard()
@@ -153,8 +144,20 @@ class StepLoop(threading.Thread):
                 return
             if end is not None:
                 raise end
-            if left:
+            if drained:
                 raise ReplicaLeftError("the replica was drained")
+
+    def _await_batch(self, session: Session, rows: int, seconds: float) -> None:
+        """Wait, with the lock, for a first outcome, and from then on ``seconds`` for as many as a batch holds."""
+
+        def ended() -> bool:
+            return session.over or self._end is not None or self._drained(session)
+
+        def is_full() -> bool:
+            return len(session.finished) >= rows or session.ready >= BATCH_BYTES
+
+        self._changed.wait_for(lambda: session.finished or ended())
+        self._changed.wait_for(lambda: is_full() or ended(), timeout=seconds)
 
     def load(self) -> tuple[int, int]:
         """Requests inside the engine, and requests waiting to enter it."""
