@@ -148,7 +148,7 @@ class StepLoop(threading.Thread):
                 raise ReplicaLeftError("the replica was drained")
 
     def _await_batch(self, session: Session, rows: int, seconds: float) -> None:
-        """Wait, with the lock, for a first outcome, and from then on ``seconds`` for as many as a batch holds."""
+        """Wait, with the lock, for a first outcome; then ``seconds`` at most, until a batch is full."""
 
         def ended() -> bool:
             return session.over or self._end is not None or self._drained(session)

@@ -230,15 +230,16 @@ class Schedule:
         )
 
     def _fresh(self, now: float) -> FetchRequest | None:
+        """A request for a chunk that was not asked for yet: from a peer that has it, or from the origin."""
         load = Counter(ask.source for ask, _ in self._asks.values())
         origin_free = load[ORIGIN] < self._window.size and not self.paused(now)
         usable = {n: p for n, p in self._peers.items() if p.has and not p.banned and p.rests_until <= now}
         peers_free = load.total() - load[ORIGIN] < self.limits.peers_window
-        own = False
+        has_own = False
         for looked, (number, chunk) in enumerate(self._left.items()):
             if looked >= self.limits.lookahead or not (origin_free or (usable and peers_free)):
                 return None
-            own = own or self._turn(number).rank == 0
+            has_own = has_own or self._turn(number).rank == 0
             if chunk.asked or chunk.not_before > now:
                 continue
             holders = [name for name, peer in usable.items() if peer.has[number : number + 1] == b"\1"]
@@ -248,8 +249,15 @@ class Schedule:
                     return self._ask(number, chunk, self._rng.choice(free), now)
             elif origin_free and self._may_bring(number, chunk, now):
                 return self._ask(number, chunk, ORIGIN, now)
-        self._idle_since = None if own else now if self._idle_since is None else self._idle_since
+        self._note_idle(now, has_own=has_own)
         return None
+
+    def _note_idle(self, now: float, *, has_own: bool) -> None:
+        """Remember since when this node has nothing of its own left to bring from the origin."""
+        if has_own:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
 
     def _may_bring(self, number: int, chunk: _Chunk, now: float) -> bool:
         """Whether this node reads it from the origin: its own, or one of a home node that brings nothing.
