@@ -36,7 +36,7 @@ from dray.storage.file_system import file_system_of, refuse_network
 from dray.storage.files import local_path
 from dray.storage.objects import is_object
 from dray.storage.remote import is_remote
-from dray.store import Job, JobState, Store, open_store
+from dray.store import Job, Store, open_store
 
 _SMALL_BYTES = 2 << 20  # of input: a few thousand rows, which take a tenth of a second
 _ROWS_SECONDS = 0.2  # of reading rows where nothing is wrong with them
@@ -117,7 +117,7 @@ def _readable_store(request: JobRequest) -> str | None:
 
 
 def _is_answered(store: Store, job: Job) -> bool:
-    if job.state in (JobState.COMPLETED, JobState.EXPIRED) or store.stop_signals(job.job_id).expired:
+    if job.state.answered or store.stop_signals(job.job_id).expired:
         return True
     return job.total is not None and not store.shards(job.job_id, open_only=True)
 

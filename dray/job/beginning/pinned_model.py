@@ -12,12 +12,11 @@ from dataclasses import replace
 from dray.errors import ConfigError, StoreError
 from dray.job.options.checks import check_weights
 from dray.job.options.settings import JobSettings
-from dray.store import Job, JobState, open_store
+from dray.store import Job, open_store
 from dray.weights import Manifest
 from dray.weights.source.hub import is_hub
 
 _MODEL_AT = "model_at"
-_OVER = (JobState.COMPLETED, JobState.EXPIRED)
 
 
 def noted(weights: Manifest | None) -> dict[str, str]:
@@ -49,4 +48,4 @@ def _commit_of(settings: JobSettings, *, resume: bool) -> str | None:
         job = store.find_job(settings.job_id)
     if job is None or job.total is None or job.settings.get("model") != settings.model:
         return None
-    return job.settings.get(_MODEL_AT) if resume or job.state not in _OVER else None
+    return job.settings.get(_MODEL_AT) if resume or not job.state.answered else None

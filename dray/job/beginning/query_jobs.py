@@ -17,7 +17,7 @@ from dray.job.watched import run_watched
 from dray.requests.ingest import asked_by
 from dray.requests.pulse import ReadingPulse
 from dray.requests.sources import SqlQuery
-from dray.store import Fingerprint, Job, JobState, Store, store_option
+from dray.store import Fingerprint, Job, Store, store_option
 
 ASKED = "asked"
 """Where the ``info`` of a query's job has the digest of the rows that it took in."""
@@ -87,8 +87,7 @@ def _number(first: str, job: Job) -> int:
 
 def _is_over(store: Store, job: Job) -> bool:
     """Whether every row has its outcome, and its files were written."""
-    over = job.state in (JobState.COMPLETED, JobState.EXPIRED)
-    return over and not store.counts(job.job_id).pending
+    return job.state.answered and not store.counts(job.job_id).pending
 
 
 def _asked_now(settings: JobSettings, job: Job) -> str | None:
