@@ -11,8 +11,8 @@ from dray.job.ending.finalising import cancelled_message, finalise_job
 from dray.job.ending.reporting import ReplicaAccount
 from dray.job.ending.result import JobResult
 from dray.job.ending.timeline import Timeline
-from dray.job.open_job import OpenJob
-from dray.store import JobState, open_store
+from dray.job.open_job import OpenJob, reopen
+from dray.store import JobState
 from tasks.settling import step
 
 
@@ -25,7 +25,7 @@ def finalise(
         get_run_logger().info("writing output, errors and report")
     result = finalise_job(job, timeline, replicas, state=state)
     try:
-        with open_store(job.settings.store_url, create=False) as store:
+        with reopen(job) as store:
             store.release_job(job.lease)
     except StoreError as error:  # the job is done anyhow
         get_run_logger().warning("the job's lease is left to lapse: %s", type(error).__name__)

@@ -10,12 +10,11 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
 from dray.errors import DrayError
 from dray.job.ending.result import JobResult
-from dray.job.open_job import OpenJob
+from dray.job.open_job import OpenJob, reopen
 from dray.report import ReportData, render_markdown
 from dray.report.artifact import web_address
 from dray.storage.files import local_path
 from dray.storage.objects import is_object
-from dray.store import open_store
 
 _LONGEST = 60
 
@@ -35,7 +34,7 @@ def show_report(job: OpenJob, result: JobResult) -> None:
     For people: whatever is away must not fail a job that is done.
     """
     try:
-        with open_store(job.settings.store_url, create=False) as store:
+        with reopen(job) as store:
             data = ReportData.from_json(store.get_job(job.job_id).summary["report"])
         _show(job, data, result)
     except (DrayError, KeyError) as error:

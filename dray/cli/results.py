@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def stored_result() -> dict[str, Any]:
     """The result of the job as its store has it; of one that was cancelled before it had any, its counts."""
-    from dray.store import open_store
+    from dray.job.open_job import reopen
 
     job = current_job.latest()
     if job is None:
         return _without_result(None, None)
-    with open_store(job.settings.store_url, create=False) as store:
+    with reopen(job) as store:
         kept = store.get_job(job.job_id).summary.get("result")
         return dict(kept or _without_result(job, store.progress(job.job_id)))
 

@@ -123,13 +123,14 @@ def _despite(error: Exception) -> dict[str, Any]:
     Raises:
         DrayError: it was not done; says whether there is anything to go on with.
     """
-    from dray.store import JobState, open_store, store_option
+    from dray.job.open_job import reopen
+    from dray.store import JobState, store_option
 
     failure = f"Prefect failed: {type(error).__name__}: {str(error)[:300]}"
     job = current_job.latest()
     if job is None:
         raise DrayError(f"{failure}{_advice()}") from error
-    with open_store(job.settings.store_url, create=False) as store:
+    with reopen(job) as store:
         done = store.get_job(job.job_id).state is JobState.COMPLETED
     if not done:
         where = store_option(job.settings.store_url)

@@ -13,10 +13,10 @@ from dray.errors import (
     JobPausedError,
     StoreError,
 )
-from dray.job.open_job import OpenJob
+from dray.job.open_job import OpenJob, reopen
 from dray.storage.files import is_full
 from dray.storage.folders import give_up
-from dray.store import JobState, Store, open_store
+from dray.store import JobState, Store
 
 
 def put_to_rest(job: OpenJob, error: BaseException, *, release: bool = False) -> None:
@@ -27,7 +27,7 @@ def put_to_rest(job: OpenJob, error: BaseException, *, release: bool = False) ->
     """
     if not isinstance(error, Exception):
         return
-    with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
+    with suppress(StoreError), reopen(job) as store:
         record_end(store, job, error)
         if release:
             _give_folder_up(store, job)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dray.errors import FencedError, StoreError
-from dray.job.open_job import OpenJob
-from dray.store import open_store
+from dray.job.open_job import OpenJob, reopen
 
 
 @contextmanager
@@ -27,7 +26,7 @@ def job_lease_kept(job: OpenJob) -> Iterator[None]:
 def _renew(job: OpenJob, over: threading.Event) -> None:
     while not over.wait(job.lease.ttl / 4):
         try:
-            with open_store(job.settings.store_url, create=False) as store:
+            with reopen(job) as store:
                 store.renew_job(job.lease)
         except FencedError:
             return  # another driver has the job: the next write of this one says so

@@ -14,9 +14,9 @@ from dray.driver.intervals import LOOK_SHARE
 from dray.driver.replicas.pool import ReplicaPool
 from dray.driver.shard_tasks.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.errors import StoreError
-from dray.job.open_job import OpenJob
+from dray.job.open_job import OpenJob, reopen
 from dray.job.options.replica_range import ReplicaRange
-from dray.store import ConnectionLimit, Shard, ShardState, Store, open_store
+from dray.store import ConnectionLimit, Shard, ShardState, Store
 from dray.wording import plural
 
 TASK_BYTES = 200e6
@@ -68,7 +68,7 @@ def bound_of(*, lanes: int, cpus: float, memory: float, connections: ConnectionL
 def bound_tasks(job: OpenJob, lanes: int, cluster: ClusterInfo, emit: Callable[[Event], None]) -> Bound:
     """How many shard tasks may run at a time; tells what binds, where that leaves replicas without work."""
     connections = None
-    with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
+    with suppress(StoreError), reopen(job) as store:
         connections = store.most_connections()
     stable = [node for node in cluster.nodes if node.stable]
     cpus, memory = sum(node.cpus for node in stable), sum(node.memory for node in stable)

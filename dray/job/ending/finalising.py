@@ -14,12 +14,12 @@ from dray.job.ending.publishing import job_drafts, publish
 from dray.job.ending.reporting import ReplicaAccount, file_line, report_data
 from dray.job.ending.result import JobResult, result_of
 from dray.job.ending.timeline import Timeline
-from dray.job.open_job import OpenJob
+from dray.job.open_job import OpenJob, reopen
 from dray.job.rows.spooling import kept_of, remove_older
 from dray.report import Measures, ReportData, Tally, Tokens, render_html
 from dray.requests.outputs.files import fill
 from dray.storage.layout import REPORT
-from dray.store import JobState, Progress, Store, StoredOutcome, open_store, store_option
+from dray.store import JobState, Progress, Store, StoredOutcome, store_option
 from dray.triggers import Point, reach
 
 _MOST_READ = 500_000  # finished rows of a cancelled job: they take some 6 s
@@ -51,8 +51,7 @@ def finalise_job(
         JobFailedError: the files cannot be written, or the folder was given to another job.
         StoreFatalError: rows and counters do not add up; nothing is published.
     """
-    settings = job.settings
-    with open_store(settings.store_url, create=False) as store:
+    with reopen(job) as store:
         if state is JobState.COMPLETED:
             _check(store, job.job_id)
             store.set_job_state(job.lease, JobState.FINALIZING)

@@ -114,7 +114,7 @@ def test_a_job_grows_no_further_than_its_shard_tasks_can_feed(
 ) -> None:
     """More replicas would be paid for and idle: 13 shard tasks have a connection."""
     store: Any = SimpleNamespace(most_connections=lambda: ConnectionLimit(most=23, by="its max_connections"))
-    monkeypatch.setattr(idling, "open_store", lambda *_, **__: nullcontext(store))
+    monkeypatch.setattr(idling, "reopen", lambda _: nullcontext(store))
     job: Any = SimpleNamespace(settings=SimpleNamespace(store_url="postgresql://"))
     cluster: Any = SimpleNamespace(nodes=())
     told: list[Event] = []
