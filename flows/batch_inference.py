@@ -24,7 +24,7 @@ from dray.job.options.checks import check_arguments
 from dray.job.options.dated import dated
 from dray.job.options.resolving import cluster_settings, job_settings
 from dray.job.options.spelling import as_parameters, in_parameters
-from dray.store import JobState, store_option
+from dray.store import JobState
 from flows.naming import named, named_input
 from flows.own_server import with_own_server
 from flows.parameters import JobRequest, parameters_of
@@ -127,8 +127,7 @@ def _end_state(job: OpenJob) -> JobState:
     if state is JobState.PAUSED:
         raise suspended(job)
     if state is JobState.CANCELLED:
-        where = store_option(job.settings.store_url)
-        logger.info("job %s: stopped; `dray resume %s%s` goes on", job.job_id, job.job_id, where)
+        logger.info("job %s: stopped; `%s` goes on", job.job_id, job.command("resume"))
     elif state is JobState.EXPIRED:
         logger.info("job %s: its time is over; what was unfinished has error rows", job.job_id)
     return state

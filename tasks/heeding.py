@@ -16,7 +16,7 @@ from dray.driver.outage import SHORT_PATIENCE
 from dray.errors import FencedError, JobPausedError, StoreError
 from dray.job.cancelling import cancel
 from dray.job.open_job import OpenJob, reopen
-from dray.store import JobState, store_option
+from dray.store import JobState
 from tasks.prefect_run import Wish, of_deployment, state_of_run, suspension, wish
 from tasks.stopping import CANCELLED, NOT_TAKEN, STOP_SECONDS
 
@@ -57,8 +57,7 @@ def suspended(job: OpenJob) -> BaseException:
     """What ends a run whose job was paused in Prefect: its state, or that of its caller, is set already."""
     state = suspension()  # of a deployment's run: this one, or one above, whose Resume calls this flow again
     if state is None and not of_deployment():  # nothing would start it again
-        where = store_option(job.settings.store_url)
-        return JobPausedError(f"{SUSPENDED}; `dray resume {job.job_id}{where}` goes on")
+        return JobPausedError(f"{SUSPENDED}; `{job.command('resume')}` goes on")
     get_run_logger().info(
         "job %s is paused; finished rows are kept, resume the suspended run to go on", job.job_id
     )

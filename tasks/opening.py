@@ -18,7 +18,6 @@ from dray.job import current_job
 from dray.job.beginning.opening import open_job as open_dray_job
 from dray.job.open_job import OpenJob
 from dray.job.options.settings import JobSettings
-from dray.store import store_option
 from tasks.last_run import cancelled_since, note_run
 from tasks.prefect_run import callers, in_deployment, of_deployment
 from tasks.settling import step
@@ -75,10 +74,9 @@ def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> 
 def _cancelled(job: OpenJob, at: datetime) -> Declined:
     """Tell the store of a cancel: the user has cancelled the run that drove the job last."""
     rest_cancelled(job, release=True)
-    where = store_option(job.settings.store_url)
     return Declined(
         reason=f"job {job.job_id} was cancelled in Prefect at {at.astimezone(UTC):%Y-%m-%d %H:%M:%S UTC}, "
-        f"while its run waited; finished rows are kept, and `dray resume {job.job_id}{where}` (or --resume) "
+        f"while its run waited; finished rows are kept, and `{job.command('resume')}` (or --resume) "
         "goes on with it",
         cancelled=True,
     )

@@ -23,7 +23,7 @@ from dray.job.ending.result import JobResult
 from dray.job.open_job import OpenJob, reopen
 from dray.job.options.request import JobRequest
 from dray.job.options.spelling import as_parameters
-from dray.store import JobState, store_option
+from dray.store import JobState
 from tasks.events import tell_of_job
 from tasks.flushing import flush_prefect
 from tasks.heeding import SUSPENDED
@@ -157,11 +157,9 @@ def delivered(job: OpenJob, state: State[Any]) -> State[Any]:
     if context is None or context.flow_run is None:
         return state
     if is_deleted():
-        told = f"{job.job_id}{store_option(job.settings.store_url)}"
         get_run_logger().warning(
-            "this flow run was deleted in Prefect; its job has ended as it would have, "
-            "`dray status %s` shows it",
-            told,
+            "this flow run was deleted in Prefect; its job has ended as it would have, `%s` shows it",
+            job.command("status"),
         )
     elif state.is_cancelled() or not is_told_to_cancel() or not _is_set(state):
         return state

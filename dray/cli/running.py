@@ -20,7 +20,6 @@ from dray.errors import FencedError, JobPausedError, StoreError
 from dray.job import current_job
 from dray.job.options.request import JobRequest
 from dray.storage.addresses import VARIABLE, names_login
-from dray.store import store_option
 
 _HIDDEN = {"store": "DRAY_STORE_URL", "input": HIDDEN_INPUT}
 
@@ -51,10 +50,9 @@ def _pauses_noted() -> Iterator[None]:
     except (JobPausedError, StoreError) as error:
         job = current_job.latest()
         if job is not None and not isinstance(error, FencedError):
-            command = f"`dray resume {job.job_id}"
-            resume = f"{command}{store_option(job.settings.store_url)}`"
+            resume = f"`{job.command('resume')}`"
             error.args = (str(error).replace("`dray resume JOB`", resume),)
-            if f"{command} " not in str(error):  # it may name options that going on needs
+            if f"`dray resume {job.job_id} " not in str(error):  # it may name options that going on needs
                 error.add_note(f"{resume} goes on; finished rows are kept")
         raise
 

@@ -124,7 +124,7 @@ def _despite(error: Exception) -> dict[str, Any]:
         DrayError: it was not done; says whether there is anything to go on with.
     """
     from dray.job.open_job import reopen
-    from dray.store import JobState, store_option
+    from dray.store import JobState
 
     failure = f"Prefect failed: {type(error).__name__}: {str(error)[:300]}"
     job = current_job.latest()
@@ -133,8 +133,7 @@ def _despite(error: Exception) -> dict[str, Any]:
     with reopen(job) as store:
         done = store.get_job(job.job_id).state is JobState.COMPLETED
     if not done:
-        where = store_option(job.settings.store_url)
-        raise DrayError(f"{failure}; `dray resume {job.job_id}{where}` goes on") from error
+        raise DrayError(f"{failure}; `{job.command('resume')}` goes on") from error
     output.say(f"dray: the job is done; Prefect was not told so ({type(error).__name__})")
     return stored_result()
 

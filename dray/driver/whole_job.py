@@ -43,7 +43,7 @@ from dray.job.options.settings import JobSettings
 from dray.job.rows.following import answer_followers, followers_answered
 from dray.job.rows.ingesting import engine_kind, ingest_told, open_shards
 from dray.job.rows.sharing import told_of
-from dray.store import JobState, Shard, store_option
+from dray.store import JobState, Shard
 from dray.store.database.urls import parse_url
 from dray.weights import LocalModel
 
@@ -290,7 +290,7 @@ def paused_reason(job: OpenJob) -> str:
     """Why a job was put to rest, as the store has it."""
     with reopen(job) as store:
         reason = store.get_job(job.job_id).reason or "put to rest"
-    return f"{reason}; `dray resume {job.job_id}{store_option(job.settings.store_url)}` goes on"
+    return f"{reason}; `{job.command('resume')}` goes on"
 
 
 def _is_stopped(job: OpenJob) -> bool:

@@ -12,7 +12,7 @@ from dray.errors import CancelledError, ExpiredError, JobPausedError, StoreError
 from dray.job.deadline import stop_signals
 from dray.job.open_job import OpenJob, reopen
 from dray.job.watched import run_watched
-from dray.store import StopSignals, Store, store_option
+from dray.store import StopSignals, Store
 
 T = TypeVar("T")
 
@@ -80,10 +80,7 @@ class Heed:
 def obey(job: OpenJob, signals: StopSignals) -> None:
     """Raise the error for an order to stop: CancelledError or ExpiredError."""
     if signals.cancelled:
-        where = store_option(job.settings.store_url)
-        raise CancelledError(
-            f"job {job.job_id} was cancelled; `dray resume {job.job_id}{where}` goes on with it"
-        )
+        raise CancelledError(f"job {job.job_id} was cancelled; `{job.command('resume')}` goes on with it")
     if signals.expired:
         raise ExpiredError(f"the time of job {job.job_id} is over")
 

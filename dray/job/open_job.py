@@ -9,7 +9,7 @@ from dray.job.options.settings import JobSettings
 from dray.steady_clock import SteadyClock
 from dray.storage.files import join
 from dray.storage.folders import Owner, work_of
-from dray.store import JobLease, JobState, Store, open_store
+from dray.store import JobLease, JobState, Store, open_store, store_option
 from dray.store.store import PATIENCE
 from dray.weights import Manifest
 
@@ -58,6 +58,10 @@ class OpenJob:
     def spool(self, epoch: int) -> str:
         """The file in which the driver of an epoch keeps every valid request of the job."""
         return join(self.work, f"requests-{epoch}.jsonl")
+
+    def command(self, verb: str, options: str = "") -> str:
+        """``dray VERB JOB`` for a user to type, with the store as messages may name it."""
+        return f"dray {verb} {self.job_id}{options}{store_option(self.settings.store_url)}"
 
 
 def reopen(job: OpenJob, *, patience: float = PATIENCE) -> Store:

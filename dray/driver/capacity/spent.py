@@ -9,7 +9,7 @@ from dray.errors import JobBlockedError
 from dray.job.open_job import OpenJob
 from dray.job.pricing import with_price
 from dray.job.spent_budget import SPENT
-from dray.store import Store, store_option
+from dray.store import Store
 
 
 def refuse_spent(store: Store, job: OpenJob) -> None:
@@ -43,8 +43,7 @@ def dollars_of(job: OpenJob, spans: Sequence[Span]) -> tuple[float, bool]:
 
 def spent_error(job: OpenJob) -> JobBlockedError:
     """What ends a job whose budget is spent."""
-    where = store_option(job.settings.store_url)
     return JobBlockedError(
-        f"the budget of ${job.settings.request.budget:,.2f} is spent; finished rows are kept: `dray resume "
-        f"{job.job_id} --budget DOLLARS{where}` with a higher budget goes on"
+        f"the budget of ${job.settings.request.budget:,.2f} is spent; finished rows are kept: "
+        f"`{job.command('resume', ' --budget DOLLARS')}` with a higher budget goes on"
     )

@@ -19,7 +19,7 @@ from dray.job.rows.spooling import kept_of, remove_older
 from dray.report import Measures, ReportData, Tally, Tokens, render_html
 from dray.requests.outputs.files import fill
 from dray.storage.layout import REPORT
-from dray.store import JobState, Progress, Store, StoredOutcome, store_option
+from dray.store import JobState, Progress, Store, StoredOutcome
 from dray.triggers import Point, reach
 
 _MOST_READ = 500_000  # finished rows of a cancelled job: they take some 6 s
@@ -28,8 +28,8 @@ _MOST_READ = 500_000  # finished rows of a cancelled job: they take some 6 s
 def cancelled_message(job: OpenJob) -> str:
     """What to tell of a job that was cancelled: it has no files."""
     return (
-        f"job {job.job_id} was cancelled; its finished rows are kept, and `dray export {job.job_id} "
-        f"--output FOLDER{store_option(job.settings.store_url)}` writes them to files"
+        f"job {job.job_id} was cancelled; its finished rows are kept, and "
+        f"`{job.command('export', ' --output FOLDER')}` writes them to files"
     )
 
 

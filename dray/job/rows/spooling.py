@@ -23,7 +23,7 @@ from dray.storage.listings import list_under
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.storage.s3_uploads import end_unfinished, unfinished
 from dray.storage.same_place import same_place
-from dray.store import Job, JobState, Shard, store_option
+from dray.store import Job, JobState, Shard
 
 PART_BYTES = 8 << 30
 """Bytes of a part of a spool: 583 parts for 5 TB. For an object store two of them lie in ``TMPDIR``."""
@@ -131,7 +131,7 @@ def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> 
         f"job {job.job_id}: its requests ({lost}) are gone, cut short, or closed to dray, and its input "
         "gives other rows now, as a query may. Give another --job-id to start anew; what is finished stays "
         "in the store, and "
-        f"`dray export {job.job_id} --output FOLDER{store_option(job.settings.store_url)}` writes it to files"
+        f"`{job.command('export', ' --output FOLDER')}` writes it to files"
     )
 
 
