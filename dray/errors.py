@@ -298,6 +298,14 @@ def raised_at(error: BaseException) -> str:
     return f" at {', raised in '.join(places)}" if places else ""
 
 
+def first_line(error: BaseException, most: int | None = None, otherwise: str = "") -> str:
+    """The first line of an error's text: what follows may quote requests, addresses or values.
+
+    It is cut to ``most`` characters. An error without text gives ``otherwise``.
+    """
+    return next(iter(str(error).strip().splitlines()), otherwise)[:most]
+
+
 @contextmanager
 def raised_noted() -> Iterator[None]:
     """Errors that leave the block, and are not dray's own, keep their place on the way to another process."""

@@ -35,7 +35,7 @@ from dray.cluster.ray_private import (
     restore_auth,
 )
 from dray.cluster.runtime_env import runtime_env_of
-from dray.errors import ClusterError, ConfigError, DrayError
+from dray.errors import ClusterError, ConfigError, DrayError, first_line
 from dray.imports import lasting_imports
 from dray.processes import end_without_teardown
 
@@ -358,8 +358,7 @@ def _failed(where: str, error: Exception) -> ClusterError:
     versions = versions_told(str(error))
     if versions is not None:
         return ClusterError(f"could not join {where}: {versions}")
-    reason = (str(error).splitlines() or [""])[0][:300]
-    return ClusterError(f"could not join {where}: {type(error).__name__}: {reason}")
+    return ClusterError(f"could not join {where}: {type(error).__name__}: {first_line(error, 300)}")
 
 
 def _connect(address: str, settings: ClusterSettings, began: float) -> ClusterInfo:

@@ -26,7 +26,7 @@ from typing import Any
 
 from dray.cluster.base import STABLE_RESOURCE, ClusterSettings
 from dray.cluster.ray_private import Service, agents_on_demand, look_often, start_without
-from dray.errors import ClusterError
+from dray.errors import ClusterError, first_line
 from dray.imports import lasting_imports
 from dray.processes import no_survivors
 from dray.temporary import TemporaryFolder
@@ -167,7 +167,7 @@ def _started(settings: dict[str, Any], temporary: Path) -> dict[str, str]:
             _temp_dir=str(temporary / "r"),
         )
     except Exception as error:  # noqa: BLE001  process edge: the parent raises it
-        return {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"}
+        return {"error": f"{type(error).__name__}: {first_line(error, 300)}"}
     return {"address": ray.get_runtime_context().gcs_address}
 
 

@@ -11,7 +11,7 @@ import secrets
 import shlex
 from collections.abc import Sequence
 
-from dray.errors import ClusterError, ConfigError
+from dray.errors import ClusterError, ConfigError, first_line
 from dray.storage.addresses import VARIABLE, shows_secret
 
 JOBS_PORT = 8265  # of Ray's dashboard, which listens on the head's loopback
@@ -79,7 +79,7 @@ def submit_over_http(url: str, command: str) -> str:
     try:
         return str(JobSubmissionClient(url).submit_job(entrypoint=command, submission_id=submission_id()))
     except Exception as error:  # whatever Ray's client raises
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        reason = first_line(error, 300, type(error).__name__)
         raise ClusterError(f"the jobs API at {url} did not take the job: {reason}") from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 
-from dray.errors import DrayError, EngineStartError, raised_at
+from dray.errors import DrayError, EngineStartError, first_line, raised_at
 from dray.failures.signs import out_of_memory
 
 _LONGEST = 800  # characters of an engine's own message
@@ -36,7 +36,7 @@ def start_error(error: BaseException) -> DrayError:
     """The error of a start as others are told of it: one of dray's as it is, another by class and line."""
     if isinstance(error, DrayError):
         return error
-    line = in_one_line((str(error).splitlines() or [""])[0])[:500] or f"no reason given{raised_at(error)}"
+    line = in_one_line(first_line(error))[:500] or f"no reason given{raised_at(error)}"
     return EngineStartError(f"{type(error).__name__}: {line}", oom=out_of_memory(error))
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from dray.errors import first_line
+
 _BUSY = re.compile(r"status code: ((?:429|500|502|503|504)\b[^:\n]*)")  # as obstore writes it
 _ODD = "object with invalid path: "
 
@@ -58,7 +60,7 @@ def translated(uri: str) -> Iterator[None]:
         if busy is not None:
             raise BusyError(f"{uri}: the store says {busy[1]}") from error
         # The first line alone: the rest is a dump of the request, and may hold signed addresses.
-        reason = str(error).strip().splitlines()[0][:200]
+        reason = first_line(error, 200, type(error).__name__)
         if _ODD in reason:
             raise UnnamedError(
                 f"{uri}: an object below it has a name that cannot be asked for "

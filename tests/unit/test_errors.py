@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from dray.driver.telling.reasons import reason_of
-from dray.errors import ConfigError, noted_at, raised_at, raised_noted
+from dray.errors import ConfigError, first_line, noted_at, raised_at, raised_noted
 from dray.job import current_job
 from dray.report import Pulse
 from dray.requests.spool.spool import decode
@@ -45,6 +45,18 @@ def test_the_reason_that_the_store_keeps_names_the_place() -> None:
 
 def test_an_error_that_was_never_raised_has_no_place() -> None:
     assert raised_at(TypeError("a prompt")) == ""
+
+
+@pytest.mark.parametrize("error", [ValueError(), ValueError(""), ValueError(" \n")])
+def test_an_error_without_text_has_another_first_line(error: Exception) -> None:
+    assert first_line(error, 200, "ValueError") == "ValueError"
+    assert first_line(error, 200) == ""
+
+
+def test_the_first_line_is_cut_and_what_follows_it_is_left_out() -> None:
+    error = ValueError("\nno such bucket\nGET /?signature=secret")
+    assert first_line(error, 7) == "no such"
+    assert first_line(error) == "no such bucket"
 
 
 def test_a_place_travels_to_another_process() -> None:

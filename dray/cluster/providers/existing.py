@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Market, Phase, Planned
 from dray.cluster.ray_private import enable_token_auth, nodes_at
-from dray.errors import ClusterError
+from dray.errors import ClusterError, first_line
 
 
 class ExistingProvider:
@@ -43,7 +43,7 @@ class ExistingProvider:
         try:
             found = nodes_at(self._access.address)
         except Exception as error:  # whatever Ray's client raises
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            reason = first_line(error, 200, type(error).__name__)
             raise ClusterError(f"{self.where} does not say which nodes it has: {reason}") from error
         machines = [
             Machine(

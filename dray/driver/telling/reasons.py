@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dray.errors import DrayError, EngineError, EngineStartError, InputError, Problem, raised_at
+from dray.errors import DrayError, EngineError, EngineStartError, InputError, Problem, first_line, raised_at
 from dray.job.driverless import INPUT_REFUSED
 from dray.storage.addresses import HUB
 from dray.storage.files import FULL, is_full
@@ -27,7 +27,7 @@ def reason_of(error: Exception) -> str:
         return FULL
     if not isinstance(error, DrayError):
         return f"{type(error).__name__}{raised_at(error)}"
-    line = (str(error).splitlines() or [""])[0][:_MOST]
+    line = first_line(error, _MOST)
     return _LOGIN.sub(r"\1***@", line) or type(error).__name__
 
 

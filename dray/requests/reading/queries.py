@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dray.errors import ConfigError, InputError, Problem
+from dray.errors import ConfigError, InputError, Problem, first_line
 from dray.requests.columns.row_builder import columns_of
 from dray.requests.media.medium import columns_of_files
 from dray.requests.pulse import READ_SECONDS, ReadingPulse
@@ -205,7 +205,7 @@ def _query_failed(error: Exception, stage: _Stage) -> str:
     told_by_state = state.startswith(_OF_CONNECTIONS if stage == "fetching" else _OF_QUERIES)
     if told_by_state or (not state and _quotes_no_row(cause, stage)):
         # The first line alone: drivers go on with the statement and its values.
-        return f"{told}: {str(cause).strip().splitlines()[0][:200]}"
+        return f"{told}: {first_line(cause, 200, type(cause).__name__)}"
     code = f"SQLSTATE {state}" if state else _own_code(cause)
     known = f" ({code})" if code else ""
     return (

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Literal
 
-from dray.errors import InputError, Problem
+from dray.errors import InputError, Problem, first_line
 from dray.requests.columns.row_builder import columns_of
 from dray.requests.columns.template import Unreadable, missing_column
 from dray.requests.media.medium import columns_of_files
@@ -210,7 +210,7 @@ def open_parquet(uri: str, options: ObjectStoreOptions | None) -> Iterator[parqu
             buffer = PART_BYTES if is_remote(uri) else BLOCK_BYTES
             yield parquet.ParquetFile(file, pre_buffer=False, buffer_size=buffer)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-            reason = str(error).strip().splitlines()[0][:200]
+            reason = first_line(error, 200, type(error).__name__)
             raise InputError(
                 [Problem("invalid_parquet", f"not readable as Parquet: {reason}", uri)]
             ) from error

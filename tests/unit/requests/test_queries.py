@@ -179,6 +179,11 @@ def test_when_a_drivers_words_are_shown(
     assert shown or type(cause).__name__ in told
 
 
+def test_an_error_of_a_driver_without_text_is_told_by_its_class() -> None:
+    told = _query_failed(_DriverError(""), "connecting")
+    assert told == "the query cannot be read: _DriverError"
+
+
 @pytest.mark.parametrize(
     ("url", "told"),
     [

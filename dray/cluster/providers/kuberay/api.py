@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from dray.cluster.providers.kuberay.errors import refused, unconfigured, unreachable
 from dray.cluster.providers.kuberay.objects import GROUP, PLURAL, VERSION, unchanged
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
+from dray.errors import first_line
 from dray.notices.instants import ahead, instant
 
 SECONDS = 10.0
@@ -220,7 +221,7 @@ def _client(settings: KubeRaySettings) -> tuple[Send, str]:
                 settings.kubeconfig, settings.context, configuration, persist_config=False
             )
     except (ConfigException, OSError, ValueError) as error:
-        raise unconfigured(str(error).splitlines()[0]) from error
+        raise unconfigured(first_line(error, otherwise=type(error).__name__)) from error
     rest: Any = client.ApiClient(configuration).rest_client
     _trust_authorities(rest.pool_manager.connection_pool_kw)
 
@@ -263,7 +264,7 @@ def _trust_authorities(options: dict[str, Any]) -> None:
 
 def _cause(error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
-    return (str(reason).splitlines() or [type(reason).__name__])[0][:200]
+    return first_line(reason, 200, type(reason).__name__)
 
 
 def _json(data: bytes) -> Any:

@@ -28,7 +28,7 @@ from dray.engine.log_records import message_of
 from dray.engine.tuning import Tuned, Tuning
 from dray.engine.vllm_adapter.core.rank_process import ranks_end_with_this_process
 from dray.engine.vllm_adapter.imports import import_vllm
-from dray.errors import ConfigError
+from dray.errors import ConfigError, first_line
 
 LOG, LAST_WORDS, TUNED = "log", "last words", "tuned"  # kinds of messages of the core
 
@@ -64,8 +64,7 @@ class LastWords:
         """What ``error`` says."""
         from dray.failures.signs import out_of_memory
 
-        line = (str(error).splitlines() or [""])[0][:500]
-        return LastWords(type(error).__name__, line, out_of_memory(error))
+        return LastWords(type(error).__name__, first_line(error, 500), out_of_memory(error))
 
 
 class Line(logging.Handler):
