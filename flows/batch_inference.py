@@ -14,7 +14,7 @@ from dray.cluster import ClusterSettings
 from dray.driver.events import Observer
 from dray.driver.telling.observers import ListenersObserver, LogObserver
 from dray.driver.weights_watch import prefetched_weights
-from dray.driver.whole_job import Parts, Run, Steps, end_state
+from dray.driver.whole_job import Parts, Run, end_state
 from dray.errors import CancelledError
 from dray.job.ending.reporting import ReplicaAccount
 from dray.job.ending.result import JobResult
@@ -31,20 +31,19 @@ from flows.parameters import JobRequest, parameters_of
 from flows.resolving import PrefectBlocks
 from tasks.alone import alone
 from tasks.blocking import warn_of_loop
-from tasks.cluster import cluster_of, provision
+from tasks.cluster import cluster_of
 from tasks.console import outlive_readers
 from tasks.failing import driving
 from tasks.finalise import finalise
 from tasks.flushing import flush_prefect
 from tasks.heeding import heeding, suspended
-from tasks.ingest import ingest
 from tasks.observing import PrefectObserver
 from tasks.opening import Declined, open_job
 from tasks.prefect_run import in_own_run, scheduled_time
 from tasks.progress_artifact import ProgressArtifact
 from tasks.refusals import log_refusals_briefly
-from tasks.replicas import start_replicas
 from tasks.shard_executor import executor_for
+from tasks.steps import STEPS
 from tasks.stopping import stoppable
 from tasks.telling import declined_state, delivered, finish_cancelled_run, finish_run, report_lifecycle
 
@@ -117,7 +116,7 @@ def _answer_rows(
             cluster=cluster,
             executor_of=executor_for,
             observers=observers,
-            steps=Steps(ingest=ingest, provision=provision, start_replicas=start_replicas),
+            steps=STEPS,
         )
         return stoppable(job, Run(job, timeline, parts, prefetched).answer_rows, cluster.check)
 

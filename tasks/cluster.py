@@ -1,4 +1,4 @@
-"""Provision the Ray cluster beside ingest, and leave it whatever happens."""
+"""The Ray cluster of a run: it is left whatever happens."""
 
 from __future__ import annotations
 
@@ -11,19 +11,11 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import TerminationSignal
 
 import tasks
-from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
+from dray.cluster import Cluster, ClusterSettings, open_cluster
 from dray.cluster.forwarded_env import handed_down
-from dray.job.heeding import Heed
 from dray.job.open_job import OpenJob
 from tasks.failing import note_failure
-from tasks.settling import step
 from tasks.stopping import disarm_ray
-
-
-@step("provision cluster")
-def provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
-    """Wait until the cluster can take work."""
-    return cluster.wait(heed.look)
 
 
 @contextmanager

@@ -48,12 +48,7 @@ from dray.store.database.urls import parse_url
 from dray.weights import LocalModel
 
 
-def run_job(
-    settings: JobSettings,
-    parts: Parts,
-    *,
-    resume: bool = False,
-) -> JobResult:
+def run_job(settings: JobSettings, parts: Parts, *, resume: bool = False) -> JobResult:
     """Answer every row of a job and write its files; finished rows of earlier runs are kept.
 
     Raises:
@@ -78,7 +73,8 @@ def run_job(
     return result
 
 
-def _provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
+def provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
+    """Wait until the cluster can take work."""
     return cluster.wait(heed.look)
 
 
@@ -87,7 +83,7 @@ class Steps:
     """The steps of a run that people see: plain calls here, Prefect's tasks in the flow."""
 
     ingest: Callable[[OpenJob, Timeline, int, Callable[[str], None]], list[Shard]] = ingest_told
-    provision: Callable[[Cluster, Heed], ClusterInfo] = _provision
+    provision: Callable[[Cluster, Heed], ClusterInfo] = provision
     start_replicas: Callable[[Driver], bool] = Driver.until_ready
 
 

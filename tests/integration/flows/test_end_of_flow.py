@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -39,8 +40,8 @@ from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
 from tasks import prefect_run
 from tasks.finalise import finalise
-from tasks.ingest import ingest
 from tasks.opening import open_job
+from tasks.steps import STEPS
 from tests.support.command import write_requests
 from tests.support.no_cluster import no_cluster
 
@@ -161,12 +162,12 @@ def test_a_cancel_after_ingest_asks_for_no_replicas(
 ) -> None:
 
     def cancelled_after(job: OpenJob, *arguments: Any, **options: Any) -> Any:
-        shards = ingest(job, *arguments, **options)
+        shards = STEPS.ingest(job, *arguments, **options)
         with open_store(job.settings.store_url, create=False) as store:
             store.request_cancel(job.job_id)
         return shards
 
-    monkeypatch.setattr(module, "ingest", cancelled_after)
+    monkeypatch.setattr(module, "STEPS", replace(STEPS, ingest=cancelled_after))
     monkeypatch.setattr(whole_job, "open_shards", lambda shards: shards)
     assert run(CancelledRun).state is JobState.CANCELLED
 
