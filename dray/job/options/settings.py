@@ -128,28 +128,14 @@ class JobSettings:
             raise ConfigError(
                 "job_id must be 1 to 128 letters, digits, '.', '_' or '-', starting with none of '.' and '-'"
             )
-        if self.engine not in ("vllm", "simulated"):
-            raise ConfigError(f"unknown engine {self.engine!r}: dray has 'vllm' and 'simulated'")
         for address in (self.model, self.output):
             refuse_secret(address)
-        if self.replicas is not None and self.replicas < 1:
-            raise ConfigError("replicas must be at least 1")
-        if self.most_replicas is not None and self.most_replicas < (self.replicas or 1):
-            raise ConfigError("most_replicas must not be fewer than replicas")
-        if self.replica_cpus is not None and self.replica_cpus <= 0:
-            raise ConfigError("replica_cpus must be more than 0")
         if self.replica_gpus is not None and not (
             0 <= self.replica_gpus <= 1 or (self.replica_gpus > 1 and float(self.replica_gpus).is_integer())
         ):
             raise ConfigError(
                 "replica_gpus must be a part of one GPU, or a whole number: Ray gives no others"
             )
-        if self.completion_window is not None and self.completion_window <= 0:
-            raise ConfigError("completion_window must be more than 0 seconds")
-        if self.stall_seconds <= 0:
-            raise ConfigError("stall_seconds must be more than 0")
-        if self.shard_rows is not None and self.shard_rows < 1:
-            raise ConfigError("shard_rows must be at least 1")
         if self.request.engine.auto:
             refuse_untunable(self.engine, self.engine_arguments)
 
