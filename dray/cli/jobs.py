@@ -88,10 +88,10 @@ def _moved_folder(job: Job, store: str) -> dict[str, str]:
 def with_limits(
     recipe: Mapping[str, Any],
     *,
-    replicas: str | None = None,
-    deadline: str | None = None,
-    budget: float | None = None,
-    price: float | None = None,
+    replicas: str | None,
+    deadline: str | None,
+    budget: float | None,
+    price: float | None,
 ) -> dict[str, Any]:
     """A recipe with what a resume may change; None leaves it as in the job's last run."""
     limits = {"deadline": deadline, "budget": budget, "price": price}

@@ -57,10 +57,10 @@ class ErrorFacts:
     """
 
     sign: Sign
-    name: str = ""
-    oom: bool = False
-    preempted: bool = False
-    stuck: bool = False
+    name: str
+    oom: bool
+    preempted: bool
+    stuck: bool
 
 
 def facts_of(error: BaseException) -> ErrorFacts:

@@ -33,7 +33,7 @@ class Deleted:
     rows: int
     spool_bytes: int
     output: str
-    left: str | None = None
+    left: str | None
 
 
 def delete_job(store: Store, job_id: str, options: ObjectStoreOptions | None = None) -> Deleted:
@@ -100,7 +100,7 @@ class _Folder:
     """A folder in which files of the job may lie, ``OUTPUT/.dray/NAME``, and those of its spools there."""
 
     work: str
-    spools: tuple[str, ...] = ()
+    spools: tuple[str, ...]
 
     @property
     def output(self) -> str:

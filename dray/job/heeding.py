@@ -91,7 +91,7 @@ def run_until_stopped(
     *,
     stop: Callable[[], None],
     look: Callable[[], None],
-    expires: bool = True,
+    expires: bool,
 ) -> T:
     """Run ``work`` in a thread, and give up on it when the job is to stop, or when ``look`` raises.
 

@@ -35,14 +35,14 @@ class OpenJob:
     skipped: int
     started: float
     opened: float
-    due: float | None = None
-    weights: Manifest | None = None
-    identity: str = ""
-    prompt_day: str | None = None
-    older: str | None = None
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    skipped_failed: int = 0
-    found: JobState | None = None
+    due: float | None
+    weights: Manifest | None
+    identity: str
+    prompt_day: str | None
+    older: str | None
+    inputs: Mapping[str, str]
+    skipped_failed: int
+    found: JobState | None
     clock: SteadyClock = field(default_factory=SteadyClock)
 
     @property

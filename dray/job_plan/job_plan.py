@@ -71,7 +71,7 @@ class JobPlan:
     identity: Mapping[str, str]
     day: date
     notes: tuple[str, ...]
-    names_tokens: bool = True
+    names_tokens: bool
 
     @property
     def best(self) -> list[Plan]:

@@ -69,8 +69,8 @@ class MediaFiles:
         root: str,
         pool: ThreadPoolExecutor,
         options: ObjectStoreOptions | None,
-        check: Callable[[], None] = lambda: None,
-        others: Callable[[], Sequence[str]] = tuple,
+        check: Callable[[], None],
+        others: Callable[[], Sequence[str]],
     ) -> None:
         self.typical = medium.most_bytes // 8  # bytes of a file: a running mean
         self._medium = medium

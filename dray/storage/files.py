@@ -48,7 +48,7 @@ class FileInfo:
     uri: str
     size: int
     sha256: str
-    rows: int = 0
+    rows: int
 
 
 def local_path(uri: str) -> Path:

@@ -165,7 +165,7 @@ def take(
         raise ConfigError(f"{directory}: another job takes this folder too; name another one")
 
 
-def confirm(directory: str, owner: Owner, options: ObjectStoreOptions | None = None) -> None:
+def confirm(directory: str, owner: Owner, options: ObjectStoreOptions | None) -> None:
     """Make sure that the folder is still the owner's.
 
     Raises:

@@ -107,7 +107,7 @@ def head(uri: str, options: ObjectStoreOptions | None = None) -> ObjectInfo:
             return info_of(uri, store.get(path).meta)  # some servers answer GET alone, and HEAD with 405
 
 
-def stream_whole(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
+def stream_whole(uri: str, options: ObjectStoreOptions | None) -> Iterator[bytes]:
     """The bytes of one object, in blocks of one request: not every web server knows ranges."""
     store, path = store_of(uri, options)
     with translated(uri):
@@ -190,7 +190,7 @@ def create(uri: str, content: bytes, options: ObjectStoreOptions | None = None) 
     return True
 
 
-def is_there(uri: str, options: ObjectStoreOptions | None = None) -> bool:
+def is_there(uri: str, options: ObjectStoreOptions | None) -> bool:
     """Whether there is an object of this name."""
     try:
         head(uri, options)

@@ -207,7 +207,7 @@ _REFUSALS = {
 }
 
 
-def try_upload(directory: str, options: ObjectStoreOptions | None = None) -> None:
+def try_upload(directory: str, options: ObjectStoreOptions | None) -> None:
     """Begin an upload of a file that jobs publish in a folder, and end it: nothing is left.
 
     One that a killed process leaves is ended as those of killed drivers are (:func:`unfinished_outputs`).
@@ -283,7 +283,7 @@ def _unchanged_since(seen: Seen | None) -> dict[str, str]:
     return {"IfNoneMatch": "*"} if seen is None else {"IfMatch": seen.etag}
 
 
-def delete_unchanged(uri: str, seen: Seen, options: ObjectStoreOptions | None = None) -> bool:
+def delete_unchanged(uri: str, seen: Seen, options: ObjectStoreOptions | None) -> bool:
     """Delete an object that is still the one that was seen, or gone; false where it is another by now.
 
     The condition holds to the ETag, which uploads of the same bytes share: so the object is looked at first.

@@ -30,7 +30,7 @@ class RentedPlaces:
     ``largest``: GPUs of a machine that may be asked for. There may be ``most`` machines, or any number.
     """
 
-    def __init__(self, ask: ReplicaResources, largest: float | None, most: int | None = None) -> None:
+    def __init__(self, ask: ReplicaResources, largest: float | None, most: int | None) -> None:
         self._ask = ask
         self._largest = largest
         self._most = most

@@ -82,7 +82,7 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
 
 
 def former_fingerprints(
-    settings: JobSettings, fingerprint: Fingerprint, weights: Manifest | None = None
+    settings: JobSettings, fingerprint: Fingerprint, weights: Manifest | None
 ) -> list[Fingerprint]:
     """The fingerprints that earlier versions of dray made; those that are the same are left out."""
     given, now = settings.engine_arguments, fingerprint.model

@@ -39,7 +39,7 @@ def asked_of(known: Job | None) -> str | None:
     return day_asked() if known is None or known.total is None else None
 
 
-def day_of(recorded: Job, asked: str | None = None) -> str:
+def day_of(recorded: Job, asked: str | None) -> str:
     """The job's day: noted where it has its rows; else as ``asked``, or that on which it was created."""
     created = day_at(recorded.created_at)
     if recorded.total is None:

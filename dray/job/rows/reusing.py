@@ -67,9 +67,7 @@ class _Source:
 class EarlierAnswers:
     """The answers of the store's other jobs that a job may take. ``notes`` says why others are left out."""
 
-    def __init__(
-        self, store: Store, job: OpenJob, recorded: Job, say: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, store: Store, job: OpenJob, recorded: Job, say: Callable[[str], None] | None) -> None:
         self.notes: list[str] = []
         self._store = store
         self._options = job.settings.objects

@@ -27,9 +27,7 @@ def has_followers(recorded: Job) -> bool:
     return bool(recorded.info.get(SHARED, {}).get("followers"))
 
 
-def sharing_of(
-    store: Store, job: OpenJob, recorded: Job, say: Callable[[str], None] | None = None
-) -> Sharing:
+def sharing_of(store: Store, job: OpenJob, recorded: Job, say: Callable[[str], None] | None) -> Sharing:
     """What ingest is to share. A spool that is written again holds the rows that it held.
 
     ``say`` hears how much is to be read of earlier jobs, before it is.

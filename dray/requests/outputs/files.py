@@ -163,7 +163,7 @@ class JsonlWriter:
     Kept columns stand at the end of each line, in an object ``row``.
     """
 
-    def __init__(self, output: Series, errors: Series, columns: Sequence[str] = ()) -> None:
+    def __init__(self, output: Series, errors: Series, columns: Sequence[str]) -> None:
         self._output = output
         self._errors = errors
         self._columns = columns

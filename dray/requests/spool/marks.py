@@ -81,7 +81,7 @@ class SpoolRange:
     length: int
     rows: int
     first_position: int
-    family: int = 0
+    family: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
