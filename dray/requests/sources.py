@@ -79,9 +79,8 @@ def source_of(
     query: str | None = None,
     delimiter: str | None = None,
     quoting: Quoting | None = None,
-    format: Format | None = None,  # noqa: A002  the user's word for it
 ) -> Source:
-    """The source of rows of this shape; by the extensions of ``inputs`` where ``format`` is not given.
+    """The source of rows of this shape; the extensions of ``inputs`` say its format.
 
     With ``query``, the one input is a database URL. Raises ConfigError for options that do not go
     together, InputError for files of several formats.
@@ -92,7 +91,7 @@ def source_of(
         return _query(names, query, shape, delimiter or quoting)
     for name in (*names, *roots_of(shape).values()):
         refuse_secret(name)
-    found = format or _common_format(names)
+    found = _common_format(names)
     if delimiter is not None and found not in ("csv", "tsv"):
         raise ConfigError(f"a delimiter goes with CSV files; this is {found} input")
     if quoting is not None and found not in ("csv", "tsv"):
