@@ -33,7 +33,7 @@ def cluster_of(job: OpenJob, settings: ClusterSettings) -> Iterator[Cluster]:
         except BaseException as error:
             if isinstance(error, TerminationSignal):
                 disarm_ray()
-            note_failure(job, error, release=True)
+            note_failure(job, error)
             raise
         finally:
             cluster.leave()

@@ -29,31 +29,30 @@ def driving(job: OpenJob, heard: AskedOfRun) -> Iterator[None]:
     except BaseException as error:
         asked = heard.wish is Wish.SUSPEND and isinstance(error, DrayError)
         end = suspended(job) if asked else error
-        note_failure(job, end, release=True)
+        note_failure(job, end)
         if end is not error:
             raise end from error
         raise
 
 
-def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -> None:
-    """Put the job to rest, upon which its shards stop; ``release`` also gives the driver's lease back.
+def note_failure(job: OpenJob, error: BaseException) -> None:
+    """Put the job to rest, upon which its shards stop, and give the driver's lease back.
 
     A lost lease or store leaves that to the next driver. So does a signal without a cancel of the run: this
     machine is then being taken away, and the next driver resumes the job. Ctrl-C and Prefect's timeout leave
     a process that lives: the job is cancelled, and the same call goes on with it.
     """
     if isinstance(error, Exception):
-        return put_to_rest(job, error, release=release)
+        return put_to_rest(job, error, release=True)
     if isinstance(error, Pause):
-        return _rest_suspended(job, release=release)
+        return _rest_suspended(job)
     if not isinstance(error, TerminationSignal):
         why = f"its run was ended ({type(error).__name__})"
-        return rest_cancelled(job, release=release, for_good=False, reason=why)
-    return rest_cancelled(job, release=release) if is_cancelled() else None
+        return rest_cancelled(job, release=True, for_good=False, reason=why)
+    return rest_cancelled(job, release=True) if is_cancelled() else None
 
 
-def _rest_suspended(job: OpenJob, *, release: bool) -> None:
+def _rest_suspended(job: OpenJob) -> None:
     with suppress(StoreError), reopen(job) as store:
         store.pause_job(job.lease, reason=SUSPENDED)
-        if release:
-            store.release_job(job.lease)
+        store.release_job(job.lease)

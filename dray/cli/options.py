@@ -134,12 +134,12 @@ def with_options(command: Command, options: Sequence[Option] = OPTIONS) -> Comma
 _OPTION = re.compile(r"--[a-z][a-z-]*(=.*)?|-h", re.DOTALL)
 
 
-def with_texts_joined(words: Sequence[str], options: Sequence[Option] = OPTIONS) -> list[str]:
+def with_texts_joined(words: Sequence[str]) -> list[str]:
     """The words of a command line with each text that begins with a dash joined to its option.
 
     Cyclopts would take it for another option. What looks like one is left to it: a value was forgotten.
     """
-    names = {option.name for option in options if option.takes_text}
+    names = {option.name for option in OPTIONS if option.takes_text}
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] in names and word.startswith("-") and not _OPTION.fullmatch(word):

@@ -28,11 +28,11 @@ def ticks(low: float, high: float, target: int = 5) -> list[float]:
     return [round(n * step, 12) for n in range(first, last + 1)]
 
 
-def clock_ticks(seconds: float, target: int = 6) -> list[float]:
-    """Round durations from 0 to ``seconds``: in steps that people count time in."""
-    raw = seconds / target
+def clock_ticks(seconds: float) -> list[float]:
+    """About six round durations from 0 to ``seconds``: in steps that people count time in."""
+    raw = seconds / 6
     if raw <= 1:
-        return ticks(0, seconds, target)
+        return ticks(0, seconds, 6)
     step = next((s for s in _CLOCK_STEPS if s >= raw), 86400 * math.ceil(raw / 86400))
     return [float(n * step) for n in range(int(seconds // step) + 1)]
 

@@ -108,9 +108,9 @@ def prepare_environment(spec: EngineSpec) -> None:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
-def runs_eagerly(spec: EngineSpec, *, cpu: bool) -> bool:
-    """Whether nothing is compiled at run time: dray's default on CPU, where a compiler may be missing."""
-    return bool(spec.arguments.get("enforce_eager", cpu))
+def eager_on_cpu(spec: EngineSpec) -> bool:
+    """Whether nothing is compiled at run time on CPU: dray's default there, for a compiler may be missing."""
+    return bool(spec.arguments.get("enforce_eager", True))
 
 
 def engine_arguments(

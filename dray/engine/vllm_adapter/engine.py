@@ -13,11 +13,11 @@ from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.tuning import BatchLimits, Tuned
 from dray.engine.vllm_adapter.arguments import (
+    eager_on_cpu,
     engine_arguments,
     grammar_seconds,
     prepare_environment,
     refused_arguments,
-    runs_eagerly,
 )
 from dray.engine.vllm_adapter.core.apart import CoreLine, CoreProcess, running_in
 from dray.engine.vllm_adapter.core.choice import core_wanted, runs_apart
@@ -64,7 +64,7 @@ class VllmEngine:
         prepare_environment(spec)
         # Refused before vLLM and the model are there.
         self._adapters = adapters_of(spec.arguments, spec.model)
-        eagerly = runs_eagerly(spec, cpu=True)
+        eagerly = eager_on_cpu(spec)
         self._core = (
             CoreProcess(eager_on_cpu=eagerly, tuning=spec.tuning) if runs_apart(spec.arguments) else None
         )

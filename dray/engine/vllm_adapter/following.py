@@ -11,10 +11,10 @@ from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import BatchLimits
 from dray.engine.vllm_adapter.arguments import (
+    eager_on_cpu,
     engine_arguments,
     prepare_environment,
     refused_arguments,
-    runs_eagerly,
 )
 from dray.engine.vllm_adapter.core.rank_process import ranks_end_with_this_process
 from dray.engine.vllm_adapter.imports import import_vllm
@@ -39,7 +39,7 @@ def run_ranks(spec: EngineSpec, limits: Callable[[], BatchLimits]) -> NoReturn:
     prepare_environment(spec)
     adapters = adapters_of(spec.arguments, spec.model)
     with EngineModel(spec) as model:
-        cpu = import_vllm(_MODULES, eager_on_cpu=runs_eagerly(spec, cpu=True))
+        cpu = import_vllm(_MODULES, eager_on_cpu=eager_on_cpu(spec))
         arguments = engine_arguments(spec, model.arguments(), adapters, cpu=cpu)
         leaders = limits()
         batches = {"max_num_seqs": leaders.seqs, "max_num_batched_tokens": leaders.tokens}

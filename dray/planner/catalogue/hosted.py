@@ -29,12 +29,12 @@ class HostedPrice:
 
 
 @cache
-def _all_prices(path: Path = _FILE) -> tuple[HostedPrice, ...]:
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+def _all_prices() -> tuple[HostedPrice, ...]:
+    tables = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     try:
         found = tuple(HostedPrice(**one) for one in tables["price"])
     except (KeyError, TypeError) as error:
-        raise ConfigError(f"{path.name}: a table of [[price]] is wrong: {error}") from error
+        raise ConfigError(f"{_FILE.name}: a table of [[price]] is wrong: {error}") from error
     return tuple(sorted(found, key=lambda one: one.date))
 
 

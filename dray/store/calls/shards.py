@@ -106,6 +106,7 @@ class ShardCalls(Calls):
     ) -> ShardLease | None:
         """Take a shard for ``owner`` and open an attempt; None when it is done, split or held.
 
+        The driver does so for itself, and tests do, for a ``replica`` too. Shard tasks call `place_shard`.
         A lapsed lease can be claimed, and so can one that ``owner`` holds itself.
 
         Raises:

@@ -21,9 +21,9 @@ from dray.engine.vllm_adapter.arguments import (
     ENVIRONMENT,
     _cache_bytes,
     _cpu_defaults,
+    eager_on_cpu,
     engine_arguments,
     prepare_environment,
-    runs_eagerly,
 )
 from dray.engine.vllm_adapter.core import choice
 from dray.engine.vllm_adapter.core.apart import CoreLine
@@ -159,10 +159,9 @@ def test_the_core_has_a_process_where_vllm_computes_on_a_device(
     assert choice.runs_apart({}) is apart
 
 
-def test_eager_is_the_default_on_cpu_only() -> None:
-    assert runs_eagerly(spec(), cpu=True)
-    assert not runs_eagerly(spec(), cpu=False)
-    assert not runs_eagerly(spec(enforce_eager=False), cpu=True)
+def test_eager_is_the_default_on_cpu() -> None:
+    assert eager_on_cpu(spec())
+    assert not eager_on_cpu(spec(enforce_eager=False))
 
 
 def test_the_cache_on_cpu_fits_a_full_batch_within_bounds() -> None:

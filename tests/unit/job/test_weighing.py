@@ -84,7 +84,7 @@ def test_an_edit_in_the_middle_is_another_model(job: OpenJob, store: Store, mode
     assert model_digest(str(model)) == before  # the fingerprint does not see it
     with pytest.raises(JobChangedError, match=rf"{FILE} in .* changed since .*--job-id") as raised:
         _weighed(job)
-    note_failure(job, raised.value, release=True)
+    note_failure(job, raised.value)
     found = store.get_job("job")
     assert (found.state, found.driver) == (JobState.PAUSED, None)
     assert FILE in (found.reason or "")
@@ -92,7 +92,7 @@ def test_an_edit_in_the_middle_is_another_model(job: OpenJob, store: Store, mode
 
 def test_a_job_that_is_done_stays_so(job: OpenJob, store: Store) -> None:
     store.set_job_state(job.lease, JobState.COMPLETED)
-    note_failure(job, JobChangedError("other weights"), release=True)
+    note_failure(job, JobChangedError("other weights"))
     assert store.get_job("job").state is JobState.COMPLETED
 
 

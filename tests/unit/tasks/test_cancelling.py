@@ -65,7 +65,7 @@ def by_heeding(job: OpenJob) -> None:
 
 def by_ending(job: OpenJob) -> None:
     """What the run does last."""
-    failing.note_failure(job, TerminationSignal(signal=15), release=True)
+    failing.note_failure(job, TerminationSignal(signal=15))
 
 
 def kept(job: OpenJob) -> Job:
@@ -119,7 +119,7 @@ def test_a_cancel_that_comes_too_late_changes_nothing(
     """The files are published: all that is left to do is to give the lease back."""
     with open_store(job.settings.store_url) as store:
         store.set_job_state(job.lease, state)
-    failing.note_failure(job, end, release=True)
+    failing.note_failure(job, end)
     found = kept(job)
     assert (found.state, found.reason, found.driver) == (state, None, None)
 
@@ -172,7 +172,7 @@ def test_a_cancel_that_follows_a_suspension_cancels_the_paused_job(
         assert kept(job).state is JobState.PAUSED
         asked.append(Wish.CANCEL)
         until(lambda: heard.wish is Wish.CANCEL, 10)
-    failing.note_failure(job, Pause(state=Suspended()), release=True)  # the run's end was on its way
+    failing.note_failure(job, Pause(state=Suspended()))  # the run's end was on its way
     found = kept(job)
     assert (found.state, found.reason, found.driver) == (JobState.CANCELLED, "cancelled in Prefect", None)
     assert found.cancelled_at is not None

@@ -56,7 +56,7 @@ def test_an_error_in_a_suspended_job_leaves_it_paused(
         try:
             Run(job, Timeline(job.started), parts, None).answer_rows()
         except JobFailedError as error:  # as ``tasks.cluster.cluster_of`` does
-            note_failure(job, error, release=True)
+            note_failure(job, error)
             raise
     with reopen(job) as store:
         found = store.get_job("job")

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from dray.cluster.head_jobs import JOBS_PORT
 from dray.cluster.providers.kuberay.errors import refused, unconfigured, unreachable
-from dray.cluster.providers.kuberay.objects import GROUP, PLURAL, VERSION, unchanged
+from dray.cluster.providers.kuberay.objects import GROUP, MANAGED_BY, PLURAL, VERSION, unchanged
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
 from dray.errors import first_line
 from dray.notices.instants import ahead, instant
@@ -100,13 +101,13 @@ class KubeApi:
         answer = self._call("GET", self._path(name), known={404})
         return None if answer.status == 404 else dict(answer.body)
 
-    def clusters(self, selector: str) -> list[dict[str, Any]]:
-        """The clusters with a label.
+    def clusters(self) -> list[dict[str, Any]]:
+        """The clusters that dray made.
 
         Raises:
             ConfigError: the cluster does not know such objects: KubeRay is not there.
         """
-        query = urlencode({"labelSelector": selector})
+        query = urlencode({"labelSelector": f"{MANAGED_BY}=dray"})
         return list(self._call("GET", f"{self._clusters}?{query}").body["items"])
 
     def patch(self, name: str, change: Mapping[str, Any]) -> bool:
@@ -143,21 +144,14 @@ class KubeApi:
         answer = self._call("GET", f"{self._core}/secrets/{quote(name, safe='')}", known={404})
         return None if answer.status == 404 else dict(answer.body.get("data") or {})
 
-    def post_to_service(
-        self,
-        service: str,
-        port: int,
-        path: str,
-        body: Mapping[str, Any],
-        headers: Mapping[str, str],
-        *,
-        there: str,
+    def submit_job(
+        self, service: str, body: Mapping[str, Any], headers: Mapping[str, str], *, there: str
     ) -> None:
-        """Send JSON to a service of the cluster, through the API server.
+        """Send a job to Ray's jobs API, a service of the cluster, through the API server.
 
         The answer to a first try may be lost. The service refuses the next one then, with ``there``.
         """
-        target = f"{self._core}/services/{quote(service, safe='')}:{port}/proxy/{path}"
+        target = f"{self._core}/services/{quote(service, safe='')}:{JOBS_PORT}/proxy/api/jobs/"
         self._call("POST", target, body, headers, there=there)
 
     # -- one call ---------------------------------------------------------------------------------

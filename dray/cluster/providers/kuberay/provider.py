@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dray.cluster.head_jobs import JOBS_PORT, driver_command, submission_id
+from dray.cluster.head_jobs import driver_command, submission_id
 from dray.cluster.providers.kuberay.api import KubeApi
 from dray.cluster.providers.kuberay.objects import EXPIRES, MAKER, MANAGED_BY, ray_cluster
 from dray.cluster.providers.kuberay.pods import QUEUED, Pod, is_queued, pods_of, refusal_of
@@ -21,7 +21,6 @@ from dray.cluster.providers.made import MadeCluster
 from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Planned
 from dray.errors import ClusterError, ConfigError, DrayError
 
-_OURS = f"{MANAGED_BY}=dray"
 _LOOK_SECONDS = 1.0
 _SIZE_SECONDS = 10.0  # between two looks whether spot has to be made up for, while a cluster starts
 _TRIES, _PAUSE = 8, 0.1  # of a change that others change as well; seconds more before each
@@ -63,7 +62,7 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         """Create the object; what it asks for comes later."""
         with self._creating:
             self._refuse_ending()
-            self._api.clusters(_OURS)  # says that KubeRay or a permission is missing, before anything is made
+            self._api.clusters()  # says that KubeRay or a permission is missing, before anything is made
             there = self._api.cluster(self._settings.name)
             if there is None:
                 self._create()
@@ -214,7 +213,7 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
     def sweep(self) -> tuple[Expired, ...]:
         """Delete what has expired in the namespace."""
         swept = []
-        for one in self._api.clusters(_OURS):
+        for one in self._api.clusters():
             expires, metadata = _expiry(one), one["metadata"]
             if expires is not None and expires <= self._now() and not metadata.get("deletionTimestamp"):
                 name = metadata["name"]
@@ -238,7 +237,7 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         headers = {"X-Ray-Authorization": f"Bearer {self._token()}"}
         body = {"entrypoint": command, "submission_id": name}
         taken = f"submission_id {name} already exists"
-        self._api.post_to_service(service, JOBS_PORT, "api/jobs/", body, headers, there=taken)
+        self._api.submit_job(service, body, headers, there=taken)
         return name
 
     # -- its parts --------------------------------------------------------------------------------

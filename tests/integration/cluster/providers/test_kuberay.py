@@ -334,9 +334,9 @@ def test_a_cancel_before_it_is_made_makes_nothing(
     api, made = one._api, server.objects("rayclusters")
     look = api.clusters
 
-    def cancelled(selector: str) -> list[dict[str, Any]]:
+    def cancelled() -> list[dict[str, Any]]:
         one.leave()
-        return look(selector)
+        return look()
 
     monkeypatch.setattr(api, "clusters", cancelled)
     with pytest.raises(ClusterError, match="being released"):
