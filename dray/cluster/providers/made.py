@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from dray.cluster.providers.protocol import Market
 from dray.errors import ClusterError
 
 
@@ -18,6 +19,14 @@ class Expiring(Protocol):
     def lifetime(self) -> float:
         """Seconds for which it lives after its end was last put off."""
 
+    @property
+    def markets(self) -> frozenset[Market]:
+        """Of these it may have machines."""
+
+    @property
+    def join_seconds(self) -> float:
+        """What machines have to join."""
+
 
 S = TypeVar("S", bound=Expiring)
 A = TypeVar("A")
@@ -26,12 +35,18 @@ A = TypeVar("A")
 class MadeCluster(ABC, Generic[S, A]):
     """A cluster of these settings, behind an API that is opened when it is first needed.
 
-    ``_creating`` is held by whatever creates, and by the release, which sets ``_ending``.
+    ``_creating`` is held by whatever creates, and by the release, which sets ``_ending``. ``of_job``: no
+    other process knows of the cluster. ``_made``: this one has made it, or began to.
     """
 
+    own = False
     where: str
 
-    def __init__(self, settings: S, make_api: Callable[[S], A]) -> None:
+    def __init__(self, settings: S, make_api: Callable[[S], A], *, of_job: bool) -> None:
+        self.markets = settings.markets
+        self.join_seconds = settings.join_seconds
+        self._of_job = of_job
+        self._made = False
         self._settings = settings
         self._make_api = make_api
         self._known_api: A | None = None
@@ -52,6 +67,17 @@ class MadeCluster(ABC, Generic[S, A]):
         with self._creating:
             if not self._ending.is_set():
                 self._put_off()
+
+    def leave(self) -> None:
+        """Let it go, if it was made here. Of a job's own cluster nothing is made after it."""
+        if self._of_job:
+            self._ending.set()  # before the look at `_made`: a start sets that first, and then looks at this
+        if self._made:
+            self._let_go()
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """Have a cluster end that was made here."""
 
     @abstractmethod
     def _put_off(self) -> None:

@@ -58,10 +58,8 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
     """The cluster of these settings, whose name its tags have. ``make_api`` is for tests.
 
     One lock is held by whatever creates, and by the release: that waits for the call under way, and what is
-    to be created after it is refused. ``of_job``: no other process knows of the cluster.
+    to be created after it is refused.
     """
-
-    own = False
 
     def __init__(
         self,
@@ -70,7 +68,7 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
         *,
         of_job: bool = False,
     ) -> None:
-        super().__init__(settings, make_api)
+        super().__init__(settings, make_api, of_job=of_job)
         self._offers: Offers | None = None
         self._offered = 0.0  # when AWS was last asked
         self._rates: dict[str, float] = {}
@@ -78,12 +76,8 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
         self._ids: dict[str, float] = {}  # all that this process was given, and when: EC2 lists them late
         self._templates: dict[tuple[str, Market], str] = {}
         self._calls = 0
-        self._of_job = of_job
-        self._made = False
         self._salt = secrets.token_hex(4)
         self.where = f"the EC2 cluster {settings.name} in {settings.region}"
-        self.markets = settings.markets
-        self.join_seconds = settings.join_seconds
 
     @property
     def largest(self) -> float | None:
@@ -187,12 +181,9 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
         for name in names:
             self._pools.pop(name, None)
 
-    def leave(self) -> None:
-        """Release it, if it was made here: that takes a second or two. A job's own buys nothing after it."""
-        if self._of_job:
-            self._ending.set()  # before the look at `_made`: a start sets that first, and then looks at this
-        if self._made:
-            self.release()
+    def _let_go(self) -> None:
+        """That takes a second or two."""
+        self.release()
 
     def release(self) -> tuple[str, ...]:
         """End all instances, and delete templates and token."""

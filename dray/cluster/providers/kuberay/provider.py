@@ -30,10 +30,8 @@ _GONE_SECONDS = 60.0  # for pods to be gone, beyond their grace
 class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
     """The cluster of these settings. ``make_api`` is for tests.
 
-    One lock is held by whatever creates, and by the release. ``of_job``: no other process knows of it.
+    One lock is held by whatever creates, and by the release.
     """
-
-    own = False
 
     def __init__(
         self,
@@ -42,15 +40,11 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         *,
         of_job: bool = False,
     ) -> None:
-        super().__init__(settings, make_api)
+        super().__init__(settings, make_api, of_job=of_job)
         self._wish = Wish(
             workers=settings.workers, markets=settings.markets, spot_seconds=settings.spot_seconds
         )
-        self._of_job = of_job
-        self._made = False
         self._maker = secrets.token_hex(8)
-        self.markets = settings.markets
-        self.join_seconds = settings.join_seconds
         self.largest: float | None = settings.gpus
         self.where = f"the RayCluster {settings.name} in the namespace {settings.namespace}"
 
@@ -186,14 +180,11 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         with self._creating:
             self._change(change)
 
-    def leave(self) -> None:
-        """Delete it, if it was made here; the pods finish what they do. A job's own is not made after it."""
-        if self._of_job:
-            self._ending.set()  # before the look at `_made`: a start sets that first, and then looks at this
-        if self._made:
-            self._ending.set()
-            with self._creating:
-                self._api.delete(self._settings.name)
+    def _let_go(self) -> None:
+        """Delete it; the pods finish what they do."""
+        self._ending.set()
+        with self._creating:
+            self._api.delete(self._settings.name)
 
     def release(self) -> tuple[str, ...]:
         """Delete it, and wait until its pods are gone."""
