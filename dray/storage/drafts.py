@@ -28,7 +28,7 @@ from dray.storage.exports import ExportLock
 from dray.storage.files import FileInfo, join, local_path, writing
 from dray.storage.layout import whole_names
 from dray.storage.listings import list_under
-from dray.storage.objects import ObjectStoreOptions, is_object
+from dray.storage.objects import ObjectStoreOptions, is_object, is_s3
 from dray.storage.retiring import ASIDE, Retiring, remove_folder
 from dray.triggers import Point, reach
 
@@ -157,21 +157,17 @@ def _is_older(found: re.Match[str] | None, older_than: int | None) -> bool:
 
 
 def _names_in(folder: str, below: bool, options: ObjectStoreOptions | None) -> list[str]:
-    if _is_s3(folder):
+    if is_s3(folder):
         return []
     if is_object(folder):
         return [info.uri for info in list_under(folder.rstrip("/") + "/", options)]
     return [str(path) for path in local_path(folder).glob("**/*.part" if below else "*.part")]
 
 
-def _is_s3(uri: str) -> bool:
-    return uri.startswith("s3://")
-
-
 def _draft(uri: str, name: str, stage: Stage | None, options: ObjectStoreOptions | None, most: int) -> Draft:
     if not is_object(uri):
         return LocalDraft(uri, name, stage)
-    if _is_s3(uri):
+    if is_s3(uri):
         from dray.storage.s3_uploads import UploadDraft
 
         return UploadDraft(uri, stage, options, most=most)

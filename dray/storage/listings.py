@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from dray.storage.faults import UnnamedError, boto3_translated, translated
-from dray.storage.objects import ObjectInfo, ObjectStoreOptions, info_of, s3_client, store_of
+from dray.storage.objects import ObjectInfo, ObjectStoreOptions, info_of, is_s3, s3_client, store_of
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _told: set[str] = set()  # buckets
@@ -59,7 +59,7 @@ def list_under(
                     yield _quoted(info_of(root + meta["path"], meta))
         return
     except UnnamedError:
-        if not _is_s3(prefix_uri):
+        if not is_s3(prefix_uri):
             raise
     for found in _pages(prefix_uri, prefix, options, **({"StartAfter": after} if after else {})):
         for item in found.get("Contents", ()):
@@ -83,7 +83,7 @@ def list_folder(
         with translated(prefix_uri):
             found = store.list_with_delimiter(prefix or None)
     except UnnamedError:
-        if not _is_s3(prefix_uri):
+        if not is_s3(prefix_uri):
             raise
         return _folder_of_s3(prefix_uri, root, prefix, options, odd)
     infos = [_quoted(info_of(root + meta["path"], meta)) for meta in found["objects"]]
@@ -127,10 +127,6 @@ def _named(root: str, item: Any, odd: Callable[[str], None]) -> ObjectInfo | Non
 def _is_nameable(key: str) -> bool:
     """Whether obstore can ask for it."""
     return not _CONTROL.search(key) and all(part not in ("", ".", "..") for part in key.split("/"))
-
-
-def _is_s3(uri: str) -> bool:
-    return uri.startswith("s3://")
 
 
 def _root(prefix_uri: str, prefix: str) -> str:

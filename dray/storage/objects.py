@@ -90,6 +90,11 @@ def is_object(uri: str) -> bool:
     return "://" in uri and uri.split("://", 1)[0].lower() in SCHEMES
 
 
+def is_s3(uri: str) -> bool:
+    """Whether ``uri`` is on S3, or on a store that speaks as S3 does."""
+    return uri.startswith("s3://")
+
+
 def is_web(uri: str) -> bool:
     """Whether ``uri`` is on a web server, which has no listings."""
     return uri.lower().startswith(("http://", "https://"))

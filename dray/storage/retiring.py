@@ -24,7 +24,7 @@ from dray.storage import layout, objects
 from dray.storage.draft import Stage, gone
 from dray.storage.files import join, local_path, sync, writing
 from dray.storage.layout import Family
-from dray.storage.objects import ObjectStoreOptions, is_object
+from dray.storage.objects import ObjectStoreOptions, is_object, is_s3
 
 ASIDE = "retired-"
 """How folders begin into which drivers move local files; the driver's tag follows."""
@@ -124,7 +124,7 @@ class Retiring:
 
 
 def _knows_conditions(uri: str) -> bool:
-    return uri.startswith("s3://")
+    return is_s3(uri)
 
 
 def remove_folder(path: Path) -> None:

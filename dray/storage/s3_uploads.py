@@ -24,7 +24,7 @@ from dray.storage.draft import Stage, gone
 from dray.storage.faults import boto3_translated, status_of
 from dray.storage.files import FileInfo, join, writing
 from dray.storage.layout import REPORT, is_published
-from dray.storage.objects import ObjectStoreOptions, s3_client
+from dray.storage.objects import ObjectStoreOptions, is_s3, s3_client
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -53,6 +53,12 @@ def part_bytes(most: int) -> int:
     return max(LEAST_PART_BYTES, -(-share // _MIB) * _MIB)
 
 
+def _address(uri: str) -> tuple[str, str]:
+    """The bucket, and the key in it."""
+    bucket, _, key = uri.split("://", 1)[1].partition("/")
+    return bucket, key
+
+
 class UploadDraft:
     """An upload in parts, of ``most`` bytes at most. ``stage`` is given its id before its first byte."""
 
@@ -63,7 +69,7 @@ class UploadDraft:
         self.rows = 0
         self.size = 0
         self.closed = False
-        self._bucket, _, self._key = uri.split("://", 1)[1].partition("/")
+        self._bucket, self._key = _address(uri)
         self._client = s3_client(options)
         self._token = secrets.token_hex(8)
         self._part_bytes = part_bytes(most)
@@ -216,7 +222,7 @@ def try_upload(directory: str, options: ObjectStoreOptions | None) -> None:
         OSError: files could not be published there; the text says what that takes.
     """
     uri = join(directory, REPORT)
-    bucket, _, key = uri.split("://", 1)[1].partition("/")
+    bucket, key = _address(uri)
     client = s3_client(options)
     try:
         look_at(uri, client=client)
@@ -239,9 +245,9 @@ def unfinished(prefix: str, options: ObjectStoreOptions | None = None) -> list[t
     Nothing on other stores than S3, nor where S3 does not tell: such an upload only costs room.
     After this the caller checks that it is still the writer there, and only then ends what was found.
     """
-    if not prefix.startswith("s3://"):
+    if not is_s3(prefix):
         return []
-    bucket, _, key = prefix.split("://", 1)[1].partition("/")
+    bucket, key = _address(prefix)
     found: list[tuple[str, str]] = []
     with suppress(OSError), boto3_translated(prefix):
         pages = s3_client(options).get_paginator("list_multipart_uploads")
@@ -269,7 +275,7 @@ def look_at(
     uri: str, options: ObjectStoreOptions | None = None, *, client: S3Client | None = None
 ) -> Seen | None:
     """An object as it is now; None where there is none."""
-    bucket, _, key = uri.split("://", 1)[1].partition("/")
+    bucket, key = _address(uri)
     try:
         with boto3_translated(uri):
             found = (client or s3_client(options)).head_object(Bucket=bucket, Key=key)
@@ -294,7 +300,7 @@ def delete_unchanged(uri: str, seen: Seen, options: ObjectStoreOptions | None) -
     there = look_at(uri, options)
     if there != seen:
         return there is None
-    bucket, _, key = uri.split("://", 1)[1].partition("/")
+    bucket, key = _address(uri)
     client = s3_client(options)
     with boto3_translated(uri):
         try:
@@ -325,6 +331,6 @@ def abort(
     Raises:
         OSError: the store cannot be reached, or refuses; the text names the URI and no credential.
     """
-    bucket, _, key = uri.split("://", 1)[1].partition("/")
+    bucket, key = _address(uri)
     with suppress(FileNotFoundError), boto3_translated(uri):
         (client or s3_client(options)).abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)

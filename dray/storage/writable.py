@@ -9,7 +9,7 @@ from dray.storage import objects
 from dray.storage.addresses import HUB
 from dray.storage.file_system import refuse_unpacked
 from dray.storage.files import join, local_path, written_aside
-from dray.storage.objects import ObjectStoreOptions, is_object
+from dray.storage.objects import ObjectStoreOptions, is_object, is_s3
 from dray.storage.s3_uploads import try_upload
 
 
@@ -39,7 +39,7 @@ def _write_and_remove(directory: str, options: ObjectStoreOptions | None) -> Non
         objects.put(uri, content, options)
         with suppress(FileNotFoundError):  # another process checks the same folder
             objects.delete(uri, options)
-        if directory.startswith("s3://"):  # outputs go there by another client, in parts
+        if is_s3(directory):  # outputs go there by another client, in parts
             try_upload(directory, options)
         return
     folder = local_path(directory)

@@ -114,7 +114,7 @@ def test_a_driver_that_stood_still_replaces_no_object_of_its_successor(
     """Also where the store knows no conditions: the successor has aborted the uploads."""
     emulator.behave(no_conditions=way == "no conditions")
     if way == "copies":
-        monkeypatch.setattr(drafts, "_is_s3", lambda _uri: False)  # as on stores that are not S3
+        monkeypatch.setattr(drafts, "is_s3", lambda _uri: False)  # as on stores that are not S3
     for number, old_stop in enumerate(old_stops):
         settings = make_settings(f"out-{number}")
         with stoppable(monkeypatch):
@@ -586,7 +586,7 @@ def test_a_job_goes_from_one_object_to_several_and_back(
     emulator.behave(no_conditions=way == "no conditions")
     monkeypatch.setattr(s3_uploads, "_CONFLICTS", 1)
     if way == "copies":
-        monkeypatch.setattr(drafts, "_is_s3", lambda _uri: False)
+        monkeypatch.setattr(drafts, "is_s3", lambda _uri: False)
         monkeypatch.setattr(retiring, "_knows_conditions", lambda _uri: False)
     parts = [f"output-{number:05d}.jsonl" for number in range(8)]
     rounds = [(WHOLE, ["output.jsonl"]), (SMALL, [*parts, "output.jsonl.manifest.json"])]
@@ -619,7 +619,7 @@ def test_a_driver_that_stood_still_replaces_no_part_of_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if way == "copies":
-        monkeypatch.setattr(drafts, "_is_s3", lambda _uri: False)
+        monkeypatch.setattr(drafts, "is_s3", lambda _uri: False)
         monkeypatch.setattr(retiring, "_knows_conditions", lambda _uri: False)
     for number, old_stop in enumerate(STEPS[1:]):
         old = make_settings(f"out-{number}", request=old_request)

@@ -110,7 +110,7 @@ def test_other_stores_say_what_to_do(
     bucket: str, client: S3Client, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.put_object(Bucket=bucket, Key="data//y", Body=b"1")
-    monkeypatch.setattr(listings, "_is_s3", lambda _uri: False)
+    monkeypatch.setattr(listings, "is_s3", lambda _uri: False)
     uri = f"s3://{bucket}/data/"
     for listed in (lambda: list(list_under(uri, server.options)), lambda: list_folder(uri, server.options)):
         with pytest.raises(OSError, match=r"cannot be asked for .*empty.*name the files one by one"):
