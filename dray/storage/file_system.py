@@ -74,7 +74,7 @@ def file_system_of(path: Path) -> FileSystem:
     with suppress(OSError):
         real.parent.stat()  # has it mounted, where that happens by itself
     found = FileSystem(kind="", mounted_at="", source="")
-    for line in _lines(_MOUNTS):
+    for line in lines_of(_MOUNTS):
         left, _, right = line.partition(" - ")
         place = Path(_unescaped(left.split()[4]))
         kind, source = right.split()[:2]
@@ -111,10 +111,11 @@ def refuse_unpacked(path: Path) -> None:
         )
 
 
-def _lines(mounts: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file of Linux; none where there is no Linux, or no such file."""
     try:
-        return mounts.read_text().splitlines()
-    except OSError:  # no Linux, or no /proc
+        return path.read_text().splitlines()
+    except OSError:
         return []
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import WeightsError
-from dray.storage.file_system import file_system_of
+from dray.storage.file_system import file_system_of, lines_of
 
 CACHE_VARIABLE = "DRAY_MODEL_CACHE"
 HUGE_VARIABLE = "DRAY_HUGE_PAGES"  # 0: no mount of our own
@@ -95,7 +95,7 @@ def memory_room() -> int:
     """Bytes of memory that this process and its like may still take, by the machine and by the cgroups."""
     found = {
         name: int(value.split()[0]) * 1024
-        for name, value in (line.split(":") for line in _lines(Path("/proc/meminfo")))
+        for name, value in (line.split(":") for line in lines_of(Path("/proc/meminfo")))
         if name in ("MemTotal", "MemAvailable")
     }
     if not found:
@@ -107,7 +107,7 @@ def memory_room() -> int:
 def _cgroup_room() -> int:
     """What the tightest of the limits around this process leaves free."""
     rooms = [sys.maxsize]
-    for line in _lines(Path("/proc/self/cgroup")):
+    for line in lines_of(Path("/proc/self/cgroup")):
         _, controllers, name = line.split(":", 2)
         version = 1 if "memory" in controllers.split(",") else 2
         if controllers and version == 2:
@@ -120,11 +120,11 @@ def _cgroup_room() -> int:
 
 def _room_in(folder: Path, version: int) -> int:
     limit, used, gives_way = _LIMITS[version]
-    said = "".join(_lines(folder / limit))
+    said = "".join(lines_of(folder / limit))
     if not said.isdigit():  # "max", or there is none
         return sys.maxsize
-    stat = dict(line.split()[:2] for line in _lines(folder / "memory.stat"))
-    taken = int("".join(_lines(folder / used)) or 0) - int(stat.get(gives_way, 0))
+    stat = dict(line.split()[:2] for line in lines_of(folder / "memory.stat"))
+    taken = int("".join(lines_of(folder / used)) or 0) - int(stat.get(gives_way, 0))
     return int(int(said) * (1 - _MEMORY_SHARE)) - taken
 
 
@@ -148,10 +148,3 @@ def _mount_huge(root: Path) -> None:
 def _folders(root: Path) -> list[str]:
     """The folders of models, whole or not."""
     return [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

@@ -36,7 +36,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Files:
     """Make the kernel's files say this; those not named do not exist."""
 
     def say(content: dict[str, str]) -> None:
-        monkeypatch.setattr(module, "_lines", lambda path: content.get(str(path), "").splitlines())
+        monkeypatch.setattr(module, "lines_of", lambda path: content.get(str(path), "").splitlines())
 
     return say
 
