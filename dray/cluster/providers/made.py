@@ -28,6 +28,14 @@ class Expiring(Protocol):
         """What machines have to join."""
 
 
+def expiry_of(said: str) -> float | None:
+    """When something ends by itself, in seconds since 1970, as its tag or annotation says.
+
+    None where that is no number: dray leaves such a thing alone.
+    """
+    return float(said) if said.isdecimal() else None
+
+
 S = TypeVar("S", bound=Expiring)
 A = TypeVar("A")
 

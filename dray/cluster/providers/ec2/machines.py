@@ -5,6 +5,7 @@ from __future__ import annotations
 from dray.cluster.providers.ec2.answers import Found
 from dray.cluster.providers.ec2.offers import Pool
 from dray.cluster.providers.ec2.requests import EXPIRES_TAG, ROLE_TAG
+from dray.cluster.providers.made import expiry_of
 from dray.cluster.providers.protocol import Machine, Market, Phase
 from dray.planner.catalogue import load_catalogue
 
@@ -13,7 +14,6 @@ _PHASES = {"pending": Phase.COMING, "running": Phase.UP}
 
 def listed(found: Found, pool: Pool | None) -> Machine:
     """One that EC2 lists; ``pool`` is where this process bought it, if it did."""
-    expires = found.tags.get(EXPIRES_TAG, "")
     known = load_catalogue().instances.get(found.kind)
     return Machine(
         name=found.id,
@@ -23,7 +23,7 @@ def listed(found: Found, pool: Pool | None) -> Machine:
         head=found.tags.get(ROLE_TAG) == "head",
         zone=found.zone,
         address=found.address,
-        expires=float(expires) if expires.isdecimal() else None,
+        expires=expiry_of(found.tags.get(EXPIRES_TAG, "")),
         hourly=None if pool is None else pool.hourly,
         gpus=None if known is None else known.devices,
     )

@@ -8,6 +8,7 @@ from itertools import count
 
 from dray.cluster.providers.ec2.api import Ec2Api
 from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, parameter_of
+from dray.cluster.providers.made import expiry_of
 from dray.cluster.providers.protocol import Expired
 from dray.errors import ClusterError, ConfigError, DrayError
 
@@ -102,6 +103,5 @@ def sweep(api: Ec2Api, now: float) -> tuple[Expired, ...]:
 
 
 def _is_past(tags: Mapping[str, str], now: float) -> bool:
-    """dray leaves alone what has a tag that is no number."""
-    expires = tags.get(EXPIRES_TAG, "")
-    return expires.isdecimal() and float(expires) <= now
+    expires = expiry_of(tags.get(EXPIRES_TAG, ""))
+    return expires is not None and expires <= now

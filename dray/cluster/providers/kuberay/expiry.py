@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.cluster.providers.kuberay.objects import EXPIRES, GROUP, PLURAL, VERSION, unchanged
+from dray.cluster.providers.made import expiry_of
 from dray.notices.asking import Answer, ask, json_object
 from dray.notices.instants import ahead
 from dray.notices.kube import ACCOUNT, api_address, trust_of
@@ -53,8 +54,8 @@ class Watchdog:
             raise SourceError(f"GET {self._path}: status {answer.status}")
         cluster = json_object(answer.body)
         now = time.time()
-        found = cluster.get("metadata", {}).get("annotations", {}).get(EXPIRES, "")
-        if not found.isdecimal() or float(found) > now + ahead(answer.said_at, now):
+        expires = expiry_of(cluster.get("metadata", {}).get("annotations", {}).get(EXPIRES, ""))
+        if expires is None or expires > now + ahead(answer.said_at, now):
             return False  # by the server's clock, as drivers set it: this node's may be another
         status = self._ask("DELETE", {"preconditions": unchanged(cluster)}).status
         if status not in (200, 202, 404, 409):

@@ -17,7 +17,7 @@ from dray.cluster.providers.kuberay.pods import QUEUED, Pod, is_queued, pods_of,
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
 from dray.cluster.providers.kuberay.sizing import Sizes, Wish, first_sizes, sizes
 from dray.cluster.providers.kuberay.waiting import Waiting
-from dray.cluster.providers.made import MadeCluster
+from dray.cluster.providers.made import MadeCluster, expiry_of
 from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Planned
 from dray.errors import ClusterError, ConfigError, DrayError
 
@@ -345,6 +345,4 @@ def _named(group: Mapping[str, Any]) -> list[str]:
 
 
 def _expiry(cluster: Mapping[str, Any]) -> float | None:
-    """dray leaves alone what has an annotation that is no number."""
-    found = str((cluster["metadata"].get("annotations") or {}).get(EXPIRES, ""))
-    return float(found) if found.isdecimal() else None
+    return expiry_of(str((cluster["metadata"].get("annotations") or {}).get(EXPIRES, "")))
