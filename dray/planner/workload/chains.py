@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dray.requests.mixing import STEP, mixed
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SEED = 20_261_124  # hashes are the same in every process and on every machine
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # splitmix64 (Steele 2014)
-_STEP = np.uint64(0x9E3779B97F4A7C15)
 _NO_BLOCK = np.uint64(0)  # dray/planner/order takes it for the end of a chain
 
 
@@ -33,10 +33,10 @@ def chains(
     sums = tokens.reshape(total, block_tokens).astype(np.uint64) @ _factors(block_tokens)
     starts = np.cumsum(counts, dtype=np.int64) - counts
     depths = np.arange(total, dtype=np.int64) - np.repeat(starts, counts)
-    blocks = _mixed(sums + depths.astype(np.uint64) * _STEP)
+    blocks = mixed(sums + depths.astype(np.uint64) * STEP)
     summed = np.cumsum(blocks, dtype=np.uint64)
     before = np.append(np.zeros(1, np.uint64), summed)[starts]
-    found = _mixed(summed - np.repeat(before, counts))
+    found = mixed(summed - np.repeat(before, counts))
     found[found == _NO_BLOCK] = np.uint64(1)
     return found, counts
 
@@ -46,11 +46,3 @@ def _factors(block_tokens: int) -> NDArray[np.uint64]:
     drawn = np.random.default_rng(_SEED).integers(0, 2**63, block_tokens, np.uint64)
     factors: NDArray[np.uint64] = drawn * np.uint64(2) + np.uint64(1)
     return factors
-
-
-def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Every bit of the number in every bit of the result; different numbers stay different."""
-    value = (value ^ (value >> np.uint64(30))) * _FIRST
-    value = (value ^ (value >> np.uint64(27))) * _SECOND
-    mixed: NDArray[np.uint64] = value ^ (value >> np.uint64(31))
-    return mixed

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dray.requests.columns.template import Template, names_columns, runs_of
+from dray.requests.mixing import STEP, mixed
 from dray.requests.validate import BadRow
 
 if TYPE_CHECKING:
@@ -60,17 +61,17 @@ def ordered_lines(lines: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Fo
 def best_order(values: LineValues, runs: Sequence[Sequence[int]]) -> tuple[list[int], float, float]:
     """The order of all lines, and which part of the runs' text rows share: in it, and as given."""
     order = list(range(len(values.hashes)))
-    mixed = _mixed(values.hashes)
-    before = np.zeros(mixed.shape[1], np.uint64)
+    hashes = _by_line(values.hashes)
+    before = np.zeros(hashes.shape[1], np.uint64)
     saved = given = 0
     for run in runs:
-        found = _Run(mixed[run], values.lengths[run], before)
+        found = _Run(hashes[run], values.lengths[run], before)
         best = found.best()
         saved += found.saved(best)
         given += found.saved(range(len(run)))
         for place, line in zip(run, best, strict=True):
             order[place] = run[line]
-        before = before + mixed[run].sum(axis=0, dtype=np.uint64)
+        before = before + hashes[run].sum(axis=0, dtype=np.uint64)
     total = max(int(values.lengths.sum(dtype=np.int64)), 1)
     if (saved - given) / total < LEAST_GAIN:
         return list(range(len(order))), given / total, given / total
@@ -149,17 +150,10 @@ def _first_of_sort(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return ~np.asarray(pandas.Index(keys).duplicated())
 
 
-def _mixed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hashes whose sums tell sets of lines apart: equal texts of two lines do not stand for each other.
-
-    The finaliser of SplitMix64 (Steele, Lea, Flood 2014), seeded by the line.
-    """
-    seeds = (np.arange(1, len(hashes) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))[:, None]
-    found = hashes ^ seeds
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = found ^ (found >> np.uint64(31))
-    return mixed
+def _by_line(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Hashes whose sums tell sets of lines apart: equal texts of two lines do not stand for each other."""
+    seeds = (np.arange(1, len(hashes) + 1, dtype=np.uint64) * STEP)[:, None]
+    return mixed(hashes ^ seeds)
 
 
 def _values(lines: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> LineValues:
