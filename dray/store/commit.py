@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, delete, select, update
 from dray.requests.model import REUSED, Outcome
 from dray.store.attempts import change_attempt
 from dray.store.database.connection import Tx
-from dray.store.database.schema import FIELD_OF, attempts, jobs, results, shards
+from dray.store.database.schema import FIELD_OF, attempts, followers, jobs, results, shards
 from dray.store.jobs import check_driver, stop_signals
 from dray.store.presence import present
 from dray.store.records import REJECTED, CommitReceipt, JobLease, ShardLease
@@ -63,18 +63,23 @@ def commit(tx: Tx, lease: ShardLease, outcomes: Iterable[Outcome]) -> CommitRece
     return CommitReceipt(inserted=len(fresh), signals=stop_signals(tx, lease.key))
 
 
-def reject(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> int:
-    """Publish the error outcomes of rows that ingest refused, before the job has shards; how many rows."""
+def at_ingest(tx: Tx, lease: JobLease, shard: int, outcomes: Sequence[Outcome]) -> int:
+    """Publish outcomes of rows that enter no shard, before the job has any; how many rows.
+
+    ``shard``: ``REJECTED`` for the error outcomes of rows that ingest refused, ``REUSED`` for answers of
+    earlier jobs.
+    """
     check_driver(tx, lease)
-    insert_new(tx, lease.key, REJECTED, 0, outcomes)
+    insert_new(tx, lease.key, shard, 0, outcomes)
     return len({outcome.index for outcome in outcomes})
 
 
-def forget_rejects(tx: Tx, lease: JobLease) -> None:
-    """Delete what an ingest that never came to its end has published: the input may be another by now."""
+def forget_ingest(tx: Tx, lease: JobLease) -> None:
+    """Delete what an ingest that never came to its end has stored: the input may be another by now."""
     check_driver(tx, lease)
     unpublished = select(jobs.c.job_key).where(jobs.c.job_key == lease.key, jobs.c.total.is_(None))
     tx.execute(delete(results).where(results.c.job_key.in_(unpublished), _AT_INGEST))
+    tx.execute(delete(followers).where(followers.c.job_key.in_(unpublished)))
 
 
 def insert_new(tx: Tx, job_key: int, shard: int, epoch: int, outcomes: Iterable[Outcome]) -> list[Outcome]:

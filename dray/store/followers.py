@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import delete, insert, select, update
 
 from dray.codes import ErrorCode
-from dray.requests.model import FOLLOWED, REUSED, Outcome
+from dray.requests.model import FOLLOWED, Outcome
 from dray.requests.row_ids import with_index
 from dray.requests.sharing import Follower
 from dray.store.commit import insert_new
@@ -66,20 +66,6 @@ def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> int:
     if fresh:
         tx.execute(insert(followers), fresh)
     return len({row.index for row in rows})
-
-
-def reuse(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> int:
-    """Publish answers of earlier jobs, before the job has shards; how many rows."""
-    check_driver(tx, lease)
-    insert_new(tx, lease.key, REUSED, 0, outcomes)
-    return len({outcome.index for outcome in outcomes})
-
-
-def forget(tx: Tx, lease: JobLease) -> None:
-    """Delete what an ingest that never came to its end has noted."""
-    check_driver(tx, lease)
-    unpublished = select(jobs.c.job_key).where(jobs.c.job_key == lease.key, jobs.c.total.is_(None))
-    tx.execute(delete(followers).where(followers.c.job_key.in_(unpublished)))
 
 
 def look(tx: Tx, lease: JobLease, after: int) -> tuple[bool, int | None]:

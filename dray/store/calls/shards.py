@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from dray.requests.model import Outcome
+from dray.requests.model import REUSED, Outcome
 from dray.requests.sharing import Follower
 from dray.store import claims, commit, shards
 from dray.store import followers as led
@@ -13,6 +13,7 @@ from dray.store.calls.base import Calls
 from dray.store.database.connection import Tx
 from dray.store.presence import present
 from dray.store.records import (
+    REJECTED,
     Charge,
     Claim,
     CommitReceipt,
@@ -50,12 +51,13 @@ class ShardCalls(Calls):
         """
         # Rows are counted as they are stored. The server would end a statement that counts millions of them
         # in a write. No driver adds or takes any meanwhile: the lease fences earlier ones.
-        self._write(partial(_forget, lease=lease), long=True)
+        self._write(partial(commit.forget_ingest, lease=lease), long=True)
+        at_ingest = partial(commit.at_ingest, lease=lease)
         held = shards.HeldElsewhere(
             rejected=sum(
-                self._write(partial(commit.reject, lease=lease, outcomes=batch)) for batch in rejects
+                self._write(partial(at_ingest, shard=REJECTED, outcomes=batch)) for batch in rejects
             ),
-            reused=sum(self._write(partial(led.reuse, lease=lease, outcomes=batch)) for batch in reused),
+            reused=sum(self._write(partial(at_ingest, shard=REUSED, outcomes=batch)) for batch in reused),
             following=sum(self._write(partial(led.record, lease=lease, rows=rows)) for rows in followers),
         )
         self._write(lambda tx: shards.publish(tx, lease, specs, held, total_rows=total_rows))
@@ -203,8 +205,3 @@ class ShardCalls(Calls):
         """Which of ``indexes`` have an outcome, ascending. One read: ask for some thousands at most."""
         key, asked = self._key(job_id), list(indexes)
         return self._read(lambda tx: sorted(present(tx, key, asked)))
-
-
-def _forget(tx: Tx, lease: JobLease) -> None:
-    commit.forget_rejects(tx, lease)
-    led.forget(tx, lease)

@@ -413,7 +413,7 @@ def test_what_changes_whole_tables_may_be_silent_for_longer(
     back.start()
     try:
         with impatient(line, 0):
-            line.store._write(lambda tx: commit_module.forget_rejects(tx, line.job), long=True)
+            line.store._write(lambda tx: commit_module.forget_ingest(tx, line.job), long=True)
     finally:
         back.join()
 

@@ -19,7 +19,7 @@ from dray.errors import (
 )
 from dray.requests.model import Outcome
 from dray.requests.sharing import Follower
-from dray.store import JobState, ShardState, StopSignals, Store, commit, open_store
+from dray.store import REJECTED, JobState, ShardState, StopSignals, Store, commit, open_store
 from dray.store.lasting_info import LASTING
 from tests.support.stores import FINGERPRINT, FakeClock, claimed, failure, outcome, outcomes, ready_job, specs
 
@@ -140,7 +140,7 @@ def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_no_reject
 
     def replaced_meanwhile() -> Iterator[list[Outcome]]:
         new = store.claim_job("job", "two", takeover=lambda owner: True)
-        store._write(partial(commit.reject, lease=new, outcomes=[failure(8)]))
+        store._write(partial(commit.at_ingest, lease=new, shard=REJECTED, outcomes=[failure(8)]))
         yield [failure(3)]
 
     for rejects in (replaced_meanwhile(), [[failure(3)]]):
@@ -152,7 +152,7 @@ def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_no_reject
 def test_an_ingest_that_is_begun_again_forgets_nothing_of_another_job(store: Store) -> None:
     store.create_job("other", fingerprint=FINGERPRINT, settings={})
     other = store.claim_job("other", "one")
-    store._write(partial(commit.reject, lease=other, outcomes=[failure(3)]))
+    store._write(partial(commit.at_ingest, lease=other, shard=REJECTED, outcomes=[failure(3)]))
     ready_job(store, "job")
     assert [row.index for page in store.outcomes("other") for row in page] == [3]
 
