@@ -11,7 +11,7 @@ from dray.job.pace import pace
 from dray.job.spent_budget import has_spent_budget
 from dray.places import short_name
 from dray.report.progress import seconds_left
-from dray.store import Job, ReplicaState, Store
+from dray.store import Job, Store
 
 Facts = Mapping[str, Any]
 
@@ -78,5 +78,5 @@ def _replicas(store: Store, job_id: str) -> list[dict[str, Any]]:
             "note": row.note,
         }
         for row in store.replicas(job_id)
-        if row.state not in (ReplicaState.GONE, ReplicaState.RETIRED)
+        if not row.state.over
     ]

@@ -74,7 +74,7 @@ def unjudged(tx: Tx, job_key: int, names: Collection[str]) -> set[str]:
 
     A replica whose end the driver wanted never has one: a long job may have ten thousand of them.
     """
-    ended = (ReplicaState.GONE.value, ReplicaState.RETIRED.value)
+    ended = [state.value for state in ReplicaState if state.over]
     here = and_(replicas.c.job_key == job_key, replicas.c.name.in_(names))
     gone = and_(here, replicas.c.state.in_(ended))
     return set(tx.execute(select(replicas.c.name).where(gone, replicas.c.verdict.is_(None))).scalars())

@@ -58,3 +58,11 @@ class ReplicaState(StrEnum):
     LEAVING = "leaving"
     GONE = "gone"
     RETIRED = "retired"
+
+    @property
+    def over(self) -> bool:
+        """Whether no more is to come of the replica: it is gone, or retired."""
+        return self in _OVER
+
+
+_OVER = frozenset({ReplicaState.GONE, ReplicaState.RETIRED})

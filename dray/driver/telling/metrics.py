@@ -30,8 +30,6 @@ JOB = "dray_job"
 WRITE_EVERY = 5.0
 """Seconds between two writes of the gauges; Ray hands them on every 10 s."""
 
-_OVER = (ReplicaState.GONE, ReplicaState.RETIRED)
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -102,7 +100,7 @@ class MetricsObserver:
 
     def _hear_change(self, event: ReplicaChanged) -> None:
         """Keep its state; one that is over has nothing in its engine any more."""
-        if event.state not in _OVER:
+        if not event.state.over:
             self._states[event.name] = event.state
             return
         self._states.pop(event.name, None)
@@ -139,7 +137,7 @@ class MetricsObserver:
         """How many replicas are in each state; after the job there are none."""
         counts = Counter() if over else Counter(self._states.values())
         for state in ReplicaState:
-            if state not in _OVER:
+            if not state.over:
                 self._meters.write(REPLICAS, counts[state], {"state": state.value})
 
     def _write_replica(self, lane: str, status: ReplicaStatus, *, over: bool) -> None:
