@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 LOOK_SHARE = 20
 """A pause is at least so many times as long as the look at all shards before it took."""
+
+
+Duty = Literal[
+    "notices", "stop_signals", "lost", "lease", "progress", "scale", "idle", "reach", "spool", "account"
+]
+"""What the driver's thread does again and again, at the interval of that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +62,9 @@ class Schedule:
     """When each duty is due next; all are at once."""
 
     def __init__(self, intervals: Intervals) -> None:
-        self._intervals = {one.name: float(getattr(intervals, one.name)) for one in fields(intervals)}
+        self._intervals: dict[Duty, float] = {duty: getattr(intervals, duty) for duty in get_args(Duty)}
         self._due = dict.fromkeys(self._intervals, time.monotonic())
-        self._begun: set[str] = set()
+        self._begun: set[Duty] = set()
 
     def begin(self) -> None:
         """A step of the driver begins."""
@@ -67,7 +74,7 @@ class Schedule:
         """What was begun in this step is due again: the store was away."""
         self._due.update(dict.fromkeys(self._begun, time.monotonic()))
 
-    def due(self, duty: str) -> bool:
+    def due(self, duty: Duty) -> bool:
         """Whether it is time; the next time is one interval from now then."""
         now = time.monotonic()
         if now < self._due[duty]:
