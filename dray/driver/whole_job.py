@@ -1,4 +1,4 @@
-"""A whole job, from its input to its last file, without Prefect: what `dray run` does from the wheel."""
+"""A whole job, from its input to its last file: without Prefect, or with the flow's tasks as its steps."""
 
 from __future__ import annotations
 
