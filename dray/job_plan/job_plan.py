@@ -317,8 +317,13 @@ def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, reque
         )
     if workload.too_long:
         said.append(
-            f"{workload.too_long:,} rows have more tokens, max_tokens included, than the "
-            f"{model.max_length:,} that the model takes: error rows."
+            f"{workload.too_long:,} rows have a prompt, or max_tokens, of more tokens than the "
+            f"{model.max_length:,} that the model takes: error rows, unless `--overflow` makes them fit."
+        )
+    if workload.cut:
+        said.append(
+            f"{workload.cut:,} rows have max_tokens that do not fit behind their prompts: answers end at the "
+            f"model's {model.max_length:,} tokens."
         )
     if isinstance(lengths, Learned):
         said.append(

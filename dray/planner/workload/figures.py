@@ -11,6 +11,7 @@ from dray.errors import ConfigError
 from dray.planner.cost import Demand
 from dray.planner.order import order_rows
 from dray.planner.rows import RowFacts
+from dray.planner.workload.counting import UNBOUNDED
 from dray.planner.workload.gathering import Gathered
 from dray.planner.workload.reuse import served_in_order
 
@@ -59,13 +60,15 @@ class Workload:
         rows: rows that the engine will answer.
         invalid: rows of the input that are no requests.
         refused: requests that the engine will refuse, whatever the model.
-        too_long: requests with more tokens than the model takes; they become error rows, too.
+        too_long: requests whose prompt, or max_tokens alone, is more than the model takes: error rows, too.
+        cut: rows whose max_tokens do not fit behind their prompt; the engine ends their answers there.
         unbounded: rows that say no max_tokens.
         images: images in all rows; each counts as so many tokens as the user said.
         sequences: that the engine runs for a row in the mean: rows may have several prompts, or answers.
         answers: how often it reads each prompt token in the mean: once for each answer.
         input, output: tokens of a row. Outputs are predicted.
-        longest_tokens, longest_output: of the longest sequence.
+        longest_tokens, longest_output: that the longest sequence may have; of rows that nothing bounds,
+            as predicted.
         shared: share of the input tokens that a prefix cache serves when rows are ordered by their prefixes.
         groups: prefixes that two rows or more begin with; ``grouped`` rows have one, ``largest`` the same.
         in_input_order: share of the input tokens that a cache serves in the order of the input, by its size
@@ -78,6 +81,7 @@ class Workload:
     invalid: int
     refused: int
     too_long: int
+    cut: int
     unbounded: int
     images: int
     sequences: float
@@ -107,7 +111,7 @@ class Workload:
                 for number, what in (
                     (self.invalid, "are no valid requests"),
                     (self.refused, "are requests that the engine refuses"),
-                    (self.too_long, "have more tokens, max_tokens included, than the model takes"),
+                    (self.too_long, "have a prompt, or max_tokens, of more tokens than the model takes"),
                 )
                 if number
             )
@@ -145,14 +149,10 @@ def workload_of(
     prompts = scale.tokens(facts.prompt_tokens)
     longest = scale.tokens(gathered.longest)
     sequences = (gathered.prompts * gathered.answers).astype(np.float32)
-    answer = np.asarray(facts.output_tokens) / sequences
-    asks = prompts > 0
-    fits = asks
-    if max_length is not None:  # of rows that nothing bounds, the engine ends answers at the model's length
-        answer = np.where(gathered.open_ended, np.clip(max_length - longest, 1, answer), answer)
-        fits = asks & (longest + answer <= max_length)
+    outputs = _outputs(gathered, longest, sequences, max_length)
+    fits = (prompts > 0) & outputs.fits
     refused = gathered.refused if refused is None else refused
-    too_long = int(np.count_nonzero(asks & ~fits))
+    too_long = int(np.count_nonzero((prompts > 0) & ~fits))
     rows = max(0, len(gathered) - refused - too_long)
     shared, in_order, sizes = _prefixes(facts, scale, float(prompts.sum(dtype=np.float64)))
     return Workload(
@@ -160,14 +160,15 @@ def workload_of(
         invalid=invalid,
         refused=refused,
         too_long=too_long,
+        cut=int(np.count_nonzero(outputs.cut & fits)),
         unbounded=gathered.unbounded,
         images=gathered.images,
         sequences=_mean(sequences[fits]),
         answers=_mean(prompts[fits] * gathered.answers[fits]) / max(_mean(prompts[fits]), 1.0),
         input=_spread(prompts[fits]),
-        output=_spread((answer * sequences)[fits]),
-        longest_tokens=float((longest + answer)[fits].max(initial=0.0)),
-        longest_output=float(answer[fits].max(initial=0.0)),
+        output=_spread((outputs.predicted * sequences)[fits]),
+        longest_tokens=float((longest + outputs.most)[fits].max(initial=0.0)),
+        longest_output=float(outputs.most[fits].max(initial=0.0)),
         shared=shared,
         groups=len(sizes),
         grouped=int(sizes.sum()),
@@ -177,6 +178,35 @@ def workload_of(
         output_error=output_error,
         counted=counted,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outputs:
+    """Of each row's sequences: the tokens that are predicted, and the most that there may be.
+
+    ``fits``: the engine takes the row. ``cut``: it ends the answer before max_tokens, at the model's length.
+    """
+
+    predicted: NDArray[np.float32]
+    most: NDArray[np.float32]
+    fits: NDArray[np.bool_]
+    cut: NDArray[np.bool_]
+
+
+def _outputs(
+    gathered: Gathered, longest: NDArray[np.float32], sequences: NDArray[np.float32], max_length: int | None
+) -> _Outputs:
+    """As vLLM has it: a prompt leaves room for a token, and max_tokens alone fit; both together need not."""
+    predicted = np.asarray(gathered.facts.output_tokens) / sequences
+    open_ended = np.asarray(gathered.most_output) == UNBOUNDED
+    most = np.where(open_ended, predicted, np.asarray(gathered.most_output) / sequences)
+    fits, cut = np.ones(len(longest), np.bool_), np.zeros(len(longest), np.bool_)
+    if max_length is not None:
+        fits = (longest + np.minimum(most, 1) <= max_length) & (open_ended | (most <= max_length))
+        room = np.maximum(max_length - longest, np.minimum(most, 1))
+        cut = ~open_ended & (most > room)
+        most = np.minimum(most, room)
+    return _Outputs(predicted=np.minimum(predicted, most), most=most, fits=fits, cut=cut)
 
 
 def _mean(values: NDArray[Any]) -> float:

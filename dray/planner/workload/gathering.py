@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from dray.planner.rows import RowFacts
-from dray.planner.workload.counting import UNBOUNDED, Counted, count
+from dray.planner.workload.counting import Counted, count
 from dray.planner.workload.encoders import Bytes, Tokens
 from dray.planner.workload.lengths import Bounds, Lengths
 from dray.planner.workload.processes import Processes
@@ -33,17 +33,17 @@ _BATCH_BYTES = 1 << 20
 class Gathered:
     """What is known of the rows that were read. Row ``r`` of ``facts`` is the ``r``-th of them.
 
-    For a spool, ``r`` is its position. ``longest``, ``prompts`` and ``answers`` are as in ``Counted``;
-    nothing bounds ``open_ended`` rows. ``refused`` rows ask for nothing that the engine can do. ``unbounded``
-    rows say no most tokens, and ``exact`` ones use all of theirs. There are ``images`` in all rows together.
-    ``seconds`` is what rendering and tokenizing took, summed over processes.
+    For a spool, ``r`` is its position. ``longest``, ``prompts``, ``answers`` and ``most_output`` are as in
+    ``Counted``; the outputs of ``facts`` are predicted. ``refused`` rows ask for nothing that the engine can
+    do. ``unbounded`` rows say no most tokens, and ``exact`` ones use all of theirs. There are ``images`` in
+    all rows together. ``seconds`` is what rendering and tokenizing took, summed over processes.
     """
 
     facts: RowFacts
     longest: NDArray[np.uint32]
     prompts: NDArray[np.uint32]
     answers: NDArray[np.uint32]
-    open_ended: NDArray[np.bool_]
+    most_output: NDArray[np.float32]
     refused: int
     unbounded: int
     exact: int
@@ -108,7 +108,7 @@ class _Files:
         "longest": np.uint32,
         "prompts": np.uint32,
         "answers": np.uint32,
-        "open_ended": np.bool_,
+        "most_output": np.float32,
         "outputs": np.float32,
         "chain": np.uint64,
         "starts": np.uint64,
@@ -136,7 +136,7 @@ class _Files:
         self._write("longest", counted.longest)
         self._write("prompts", counted.prompts)
         self._write("answers", counted.answers)
-        self._write("open_ended", counted.most_output == UNBOUNDED)
+        self._write("most_output", counted.most_output)
         self._write("outputs", self._lengths.predicted(counted))
         self._write("chain", counted.chain)
         self._write("starts", np.cumsum(counted.blocks, dtype=np.uint64) + np.uint64(self._hashes))
@@ -166,7 +166,7 @@ class _Files:
             longest=self._mapped("longest"),
             prompts=self._mapped("prompts"),
             answers=self._mapped("answers"),
-            open_ended=self._mapped("open_ended"),
+            most_output=self._mapped("most_output"),
             refused=self.refused,
             unbounded=self.unbounded,
             exact=self.exact,

@@ -168,10 +168,10 @@ def test_a_model_with_long_positions_takes_what_the_engine_does(rows: Path, mode
     """Rows of 2,100 tokens: vLLM starts such a model with its first 2,048, and with more if it is told so."""
     long = {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 2048}
     (model / "config.json").write_text(json.dumps(LLAMA_8B | long))
-    with pytest.raises(ConfigError, match="300 have more tokens, max_tokens included, than the model takes"):
-        planned(rows, model, hardware="l40s")
+    usual = planned(rows, model, hardware="l40s")
+    assert (usual.model.max_length, usual.workload.cut, usual.demand.longest) == (2048, 300, 2048)
     told = planned(rows, model, hardware="l40s", arguments={"max_model_len": 8192})
-    assert (told.model.max_length, told.workload.rows) == (8192, 300)
+    assert (told.model.max_length, told.workload.cut, told.workload.rows) == (8192, 0, 300)
 
 
 def test_prices_of_last_year_are_said(rows: Path, model: Path) -> None:
@@ -219,14 +219,20 @@ def test_rows_that_will_be_error_rows_are_said(rows: Path, model: Path) -> None:
     body = {"prompt": [1] * 9, "max_tokens": 9}
     with rows.open("a") as file:
         file.write(f"\n{json.dumps({'custom_id': 'y', 'url': '/v1/completions', 'body': body})}")
-    found = planned(rows, model, hardware="l40s", arguments={"max_model_len": 2099})
+    found = planned(rows, model, hardware="l40s", arguments={"max_model_len": 2000})
     assert found.workload.too_long == 300
     assert (found.workload.rows, found.workload.invalid, found.workload.refused) == (1, 1, 1)
     said = " ".join(found.notes)
     assert "custom_id" not in said
     assert "1 row is no valid request (" in said
     assert f"{rows}:301: " in said
-    assert "more tokens, max_tokens included, than the 2,099" in said
+    assert "max_tokens, of more tokens than the 2,000" in said
+
+
+def test_answers_that_the_context_ends_are_said_and_paid_for(rows: Path, model: Path) -> None:
+    found = planned(rows, model, hardware="l40s", arguments={"max_model_len": 2050})
+    assert (found.workload.rows, found.workload.cut, found.demand.output_tokens) == (300, 300, 50)
+    assert "answers end at the model's 2,050 tokens" in " ".join(found.notes)
 
 
 @pytest.mark.heavy(one_of=3)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dray.errors import ConfigError
 from dray.planner.rows import RowFacts
-from dray.planner.workload import Bytes, Counting, TokenizerAt, estimate, gather
+from dray.planner.workload import Bytes, Counting, Learned, TokenizerAt, estimate, gather
 from dray.planner.workload.estimating import fitted
 from dray.planner.workload.reuse import served_in_order
 from dray.planner.workload.sampling import Sample
@@ -111,12 +111,30 @@ def test_a_missing_tokenizer_is_said_and_widens_the_figures(tmp_path: Path) -> N
 def test_rows_beyond_the_model_become_no_demand() -> None:
     bodies: list[dict[str, Any]] = [
         {"prompt": [1] * 90, "max_tokens": 10},
-        {"prompt": [1] * 91, "max_tokens": 10},
+        {"prompt": [1] * 100, "max_tokens": 10},
+        {"prompt": [1], "max_tokens": 101},
         {"prompt": None},
     ]
     found, _ = estimate(lines(*bodies), Counting(tokenizer=None, missing="none", max_length=100))
-    assert (found.rows, found.too_long, found.refused) == (1, 1, 1)
+    assert (found.rows, found.too_long, found.refused, found.cut) == (1, 2, 1, 0)
     assert found.demand().longest == 100
+
+
+def test_an_answer_that_does_not_fit_behind_its_prompt_is_cut() -> None:
+    """vLLM gives it what is left: the row is answered, and paid for."""
+    rows = lines(*([{"prompt": [1] * 1251, "max_tokens": 2000}] * 200), {"prompt": [1], "max_tokens": 2600})
+    found, _ = estimate(rows, Counting(tokenizer=None, missing="none", max_length=2500))
+    assert (found.rows, found.too_long, found.cut) == (200, 1, 200)
+    assert (found.output.mean, found.longest_output, found.longest_tokens) == (1249, 1249, 2500)
+
+
+def test_lengths_of_earlier_answers_are_no_limits() -> None:
+    """A context by the mean answer would end longer ones, or refuse rows that allow them."""
+    rows = lines(*([{"prompt": [1] * 100, "max_tokens": 2000}] * 9), {"prompt": [1], "max_tokens": 5000})
+    how = Counting(tokenizer=None, max_length=4000, lengths=Learned(mean=300, error=0.3, jobs=1))
+    found, _ = estimate(rows, how)
+    assert (found.rows, found.too_long) == (9, 1)
+    assert (found.longest_tokens, found.longest_output, found.output.mean) == (2100, 2000, 300)
 
 
 def test_rows_that_nothing_bounds_have_what_their_prompts_leave() -> None:
@@ -135,7 +153,7 @@ def test_rows_of_several_sequences_are_as_long_as_each_of_them() -> None:
     bodies: list[dict[str, Any]] = [
         {"prompt": [1] * 60, "max_tokens": 40, "n": 8},
         {"prompt": [[1] * 60, [2] * 40], "max_tokens": 40},
-        {"prompt": [[1] * 61, [2] * 40], "max_tokens": 40},
+        {"prompt": [[1] * 100, [2] * 40], "max_tokens": 40},
     ]
     found, _ = estimate(lines(*bodies), Counting(tokenizer=None, missing="none", max_length=100))
     assert (found.rows, found.too_long) == (2, 1)
