@@ -23,7 +23,16 @@ from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, pl
 from dray.planner.cost.limits import allowed
 from dray.planner.efficiencies import learned, learned_lengths, with_starts
 from dray.planner.models import ModelFacts, read_model
-from dray.planner.workload import Counting, InputLines, Learned, Lengths, TokenizerAt, Workload, estimate
+from dray.planner.workload import (
+    AtLeast,
+    Counting,
+    InputLines,
+    Learned,
+    Lengths,
+    TokenizerAt,
+    Workload,
+    estimate,
+)
 from dray.requests.sources import RowDefaults, Source
 from dray.requests.spool.spool import decode
 from dray.requests.task_shape import LOOKED_AT, shape_of_rows
@@ -246,7 +255,8 @@ def _with_lengths(known: Known, model: ModelFacts, lines: InputLines) -> Known:
     if known.lengths is not None or not any(one.shape for one in known.runs):
         return known
     lengths = learned_lengths(known.runs, model, shape_of_rows(islice(lines, LOOKED_AT)))
-    return known if lengths is None else replace(known, lengths=lengths, output_error=lengths.error)
+    error = lengths.error if isinstance(lengths, Learned) else None
+    return known if lengths is None else replace(known, lengths=lengths, output_error=error)
 
 
 def _phi(known: Known, model: ModelFacts) -> PhiFor:
@@ -330,6 +340,11 @@ def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, reque
             f"Answers are taken as long as those of {lengths.jobs} finished "
             f"{'job' if lengths.jobs == 1 else 'jobs'} with such requests: {lengths.mean:.0f} tokens, or "
             f"{lengths.error:.0%} more or less."
+        )
+    elif isinstance(lengths, AtLeast):
+        said.append(
+            "Many answers to such requests ended at their max_tokens in earlier jobs: they have "
+            f"{lengths.mean:.0f} tokens at least, and are taken as long as max_tokens allows."
         )
     elif workload.unbounded:
         said.append(

@@ -13,7 +13,7 @@ from dray.errors import ConfigError
 from dray.kinds import embedding
 from dray.kinds.classification import CLASSIFICATION, CLASSIFYING
 from dray.kinds.embedding import EMBEDDING
-from dray.kinds.generation import CHAT, COMPLETION, GENERATION, LENGTH_FIELDS, finish_reason
+from dray.kinds.generation import CHAT, COMPLETION, GENERATION, LENGTH_FIELDS, finish_reason, was_cut
 from dray.kinds.kind import (
     MAX_PAIR_CHARACTERS,
     MAX_SEQUENCES,
@@ -138,6 +138,7 @@ __all__ = [
     "of_conversations",
     "output_columns",
     "text_fields",
+    "was_cut",
     "with_documents",
     "with_sound",
     "with_videos",

@@ -7,6 +7,8 @@ from dray.kinds.kind import Body, EngineKind, Kind, OutputColumn, conversation, 
 LENGTH_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """The fields of bodies that bound the tokens of an answer; the first one wins, as in vLLM."""
 
+_CUT = (b'"finish_reason":"length"', b'"reason":"max_output_tokens"')
+
 
 def _chat_body(prompt: str) -> Body:
     return conversation(prompt, None)
@@ -60,6 +62,11 @@ def finish_reason(body: Body) -> str | None:
     choices = body.get("choices")
     found: str | None = choices[0].get("finish_reason") if choices else None
     return found
+
+
+def was_cut(response: bytes) -> bool:
+    """Whether an answer, as JSON without spaces, ended at its limit of tokens; no text can look like that."""
+    return any(mark in response for mark in _CUT)
 
 
 GENERATION = EngineKind(

@@ -10,7 +10,7 @@ from dray.planner.catalogue import Catalogue
 from dray.planner.cost import PRIOR, Phi, PhiFor
 from dray.planner.cost.demand import MOST_ERROR
 from dray.planner.models import ModelFacts
-from dray.planner.workload import Learned
+from dray.planner.workload import AtLeast, Learned
 from dray.store import Efficiency
 from dray.wording import plural
 
@@ -101,20 +101,27 @@ def _estimate(runs: Sequence[Efficiency], whose: str) -> Phi:
     )
 
 
-def learned_lengths(known: Sequence[Efficiency], model: ModelFacts, shape: str | None) -> Learned | None:
-    """How long the answers of this model were to requests of this shape; None where no run tells."""
+def learned_lengths(
+    known: Sequence[Efficiency], model: ModelFacts, shape: str | None
+) -> Learned | AtLeast | None:
+    """How long the answers of this model were to requests of this shape; None where no run tells.
+
+    Runs whose answers were cut tell only where there are no others, and only how long answers are at least.
+    """
     if shape is None:
         return None
     key = model_key(model)
-    points = [
-        _Weighted(log(one.output_tokens), one.rows / (one.rows + _FEW_ROWS))
-        for one in known
-        if one.model == key and one.shape == shape and one.output_tokens
-    ][:_LATEST]
-    if not points:
-        return None
-    mean, bound = _mean(points)
-    return Learned(mean=exp(mean), error=min(MOST_ERROR, exp(bound) - 1.0), jobs=len(points))
+    alike = [one for one in known if one.model == key and one.shape == shape and one.output_tokens]
+    whole = [one for one in alike if not one.cut][:_LATEST]
+    if not whole:
+        least = [one.output_tokens for one in alike[:_LATEST] if one.output_tokens]
+        return AtLeast(mean=max(least), jobs=len(least)) if least else None
+    mean, bound = _mean([_length(one) for one in whole])
+    return Learned(mean=exp(mean), error=min(MOST_ERROR, exp(bound) - 1.0), jobs=len(whole))
+
+
+def _length(one: Efficiency) -> _Weighted:
+    return _Weighted(log(one.output_tokens or 1.0), one.rows / (one.rows + _FEW_ROWS))
 
 
 def _mean(points: Sequence[_Weighted]) -> tuple[float, float]:

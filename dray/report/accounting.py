@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dray.kinds import was_cut
 from dray.report.data import Bucket, ErrorCode, Measures, Saved, Tokens
 from dray.report.histogram import Histogram
 from dray.requests.model import EXPIRED, FOLLOWED, REUSED
@@ -61,7 +62,7 @@ class Tally:
         self._since = since if since is not None else float("-inf")
         self._rows = 0
         self._tokens = np.zeros(3, dtype=np.int64)
-        self._run_rows = 0
+        self._run_rows = self._run_answered = self._run_cut = 0
         self._run_tokens = np.zeros(3, dtype=np.int64)
         self._curve = _Curve()
         self._errors = _Errors()
@@ -94,7 +95,10 @@ class Tally:
         if failed.any():
             served = computed & np.array([_served(row) for row in page])
             self._errors.add([page[place] for place in np.flatnonzero(failed)])
-        self._measure_run(np.array([row.committed_at for row in page]), tokens, failed, served)
+        ours = self._measure_run(np.array([row.committed_at for row in page]), tokens, failed, served)
+        answers = [page[place].response for place in np.flatnonzero(ours & ~failed)]
+        self._run_answered += len(answers)
+        self._run_cut += sum(answer is not None and was_cut(answer) for answer in answers)
 
     def snapshot(self) -> Measures:
         """What was counted so far."""
@@ -103,6 +107,8 @@ class Tally:
             failed=self._errors.count,
             tokens=_tokens(self._tokens),
             run_rows=self._run_rows,
+            run_answered=self._run_answered,
+            run_cut=self._run_cut,
             run_tokens=_tokens(self._run_tokens),
             bucket_seconds=self._curve.width,
             buckets=self._curve.buckets(),
@@ -126,12 +132,13 @@ class Tally:
 
     def _measure_run(
         self, committed: Floats, tokens: Ints, failed: npt.NDArray[np.bool_], served: npt.NDArray[np.bool_]
-    ) -> None:
+    ) -> Flags:
         ours = served & (committed >= self._since)
         self._run_rows += int(ours.sum())
         self._run_tokens += tokens[:, ours].sum(axis=1)
         amounts = np.stack([np.ones(len(committed)), failed, tokens[0], tokens[2]])
         self._curve.add(committed[served], amounts[:, served])
+        return ours
 
 
 def _served(row: FinishedRow) -> bool:

@@ -122,15 +122,18 @@ class Measures:
     """What one pass over the finished rows tells; made by ``Tally.snapshot``.
 
     ``rows`` and ``failed`` cover the job, ``tokens`` what engines computed for it; ``run_rows`` and
-    ``run_tokens`` only what replicas finished in this run. Latencies are seconds from admission, lengths are
-    tokens; both cover answered rows only. ``overflow`` counts rows that did not fit into the context, by
-    what was done.
+    ``run_tokens`` only what replicas finished in this run. ``run_answered`` of its rows are no error rows,
+    and the answers of ``run_cut`` ended at their limit of tokens. Latencies are seconds from admission,
+    lengths are tokens; both cover answered rows only. ``overflow`` counts rows that did not fit into the
+    context, by what was done.
     """
 
     rows: int = 0
     failed: int = 0
     tokens: Tokens = field(default_factory=Tokens)
     run_rows: int = 0
+    run_answered: int = 0
+    run_cut: int = 0
     run_tokens: Tokens = field(default_factory=Tokens)
     bucket_seconds: float = 0.0
     buckets: tuple[Bucket, ...] = ()

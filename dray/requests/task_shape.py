@@ -1,13 +1,17 @@
 """What requests of one task have in common: all of a body but its texts, and the length that it allows.
 
+Of texts, the words count with which nearly all rows of a job begin or end: they say what to do with the rest.
 Two jobs with one shape ask the same of a model, over other texts: their answers have about the same lengths.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import takewhile
+from math import ceil
 from typing import Any
 
 import orjson
@@ -20,6 +24,7 @@ LOOKED_AT = 200
 """Rows that are looked at for the shape of a job."""
 
 _SHARE = 0.9  # of them that have one shape, where the job has it
+_LOOKED_INTO = 1 << 15  # characters of a text, from either end
 _NO_MATTER = WITHOUT_EFFECT | {*LENGTH_FIELDS, "model", "seed"}
 _INSTRUCTIONS = ("system", "developer")  # roles of messages that say what to do with the others
 
@@ -32,16 +37,53 @@ def shape_of(url: str, body: dict[str, Any]) -> str | None:
     asked = {name: value for name, value in body.items() if name not in {*kind.texts, *_NO_MATTER}}
     messages = kind.as_chat(body).get("messages")
     told = [one.get("content") for one in messages if _instructs(one)] if isinstance(messages, list) else []
-    text = orjson.dumps([url, asked, told], option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(text).hexdigest()[:16]
+    return _hashed([url, asked, told])
 
 
 def shape_of_rows(lines: Iterable[bytes]) -> str | None:
     """The shape that nearly all of some rows have, given as lines of a spool; None where there is none."""
     requests = [decode(line) for line in lines]
-    counted = Counter(shape_of(one.url, one.body) for one in requests)
-    found = counted.most_common(1)
-    return found[0][0] if found and found[0][1] >= _SHARE * len(requests) else None
+    shapes = [shape_of(one.url, one.body) for one in requests]
+    shape, rows = next(iter(Counter(shapes).most_common(1)), (None, 0))
+    least = ceil(_SHARE * len(requests))
+    if shape is None or rows < least:
+        return None
+    texts = [_text(one.url, one.body) for one, own in zip(requests, shapes, strict=True) if own == shape]
+    begin = _shared([text[:_LOOKED_INTO] for text in texts], least)
+    end = _shared([text[: -_LOOKED_INTO - 1 : -1] for text in texts], least)[::-1]
+    return _hashed([shape, _words(re.sub(r"\w+$", "", begin)), _words(re.sub(r"^\w+", "", end))])
+
+
+def _text(url: str, body: dict[str, Any]) -> str:
+    """What a row says, but for its instructions, which are in its shape."""
+    kind = KINDS[url]
+    messages = kind.as_chat(body).get("messages")
+    if isinstance(messages, list):
+        parts = [one.get("content") for one in messages if isinstance(one, dict) and not _instructs(one)]
+    else:
+        parts = [body.get(name) for name in kind.texts]
+    return "\n".join(part if isinstance(part, str) else orjson.dumps(part).decode() for part in parts)
+
+
+def _shared(texts: list[str], least: int) -> str:
+    """The longest beginning that so many of the texts have."""
+    texts = sorted(texts)
+    pairs = zip(texts, texts[least - 1 :], strict=False)
+    return max((_begin(one, other) for one, other in pairs), key=len, default="")
+
+
+def _begin(one: str, other: str) -> str:
+    return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))]
+
+
+def _words(text: str) -> list[str]:
+    """Whole words alone: rows of two jobs may share a full stop, or half a number, by chance."""
+    return re.findall(r"\w+", text)
+
+
+def _hashed(parts: list[Any]) -> str:
+    text = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def _instructs(message: Any) -> bool:

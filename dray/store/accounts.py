@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from sqlalchemy import and_, delete, func, insert, select, update
 
@@ -22,7 +22,8 @@ class Efficiency:
     ``job`` and ``epoch`` name the run. ``model`` names the checkpoint, ``weights`` their format, ``device``
     the hardware. ``seconds`` and ``rows`` say how much was measured; ``start_seconds`` is how long the first
     replica took to be ready. ``shape`` is that of the rows (:mod:`dray.requests.task_shape`), where they had
-    one, and ``output_tokens`` the mean length of their answers. ``measured_at`` is in seconds since 1970.
+    one, and ``output_tokens`` the mean length of their answers. ``cut``: so many ended at their limit that
+    this is only the least. ``measured_at`` is in seconds since 1970.
     """
 
     job: str
@@ -38,11 +39,15 @@ class Efficiency:
     start_seconds: float | None = None
     shape: str | None = None
     output_tokens: float | None = None
+    cut: bool = False
     measured_at: float = 0.0
 
 
 _SPAN = [spans.c[field.name] for field in fields(Span)]
-_EFFICIENCY = [efficiencies.c[field.name] for field in fields(Efficiency)]
+_EFFICIENCY = [efficiencies.c[field.name] for field in fields(Efficiency) if field.name != "cut"]
+_CUT = ">"
+"""Before the shape of a run whose answers were cut. A column for it would keep stores of an earlier dray from
+being read as they are; to an earlier dray such a shape is none that it knows."""
 
 
 def put_spans(tx: Tx, lease: JobLease, given: Sequence[Span]) -> None:
@@ -72,6 +77,8 @@ def committed_by_replica(tx: Tx, job_key: int) -> dict[str, int]:
 def put_efficiency(tx: Tx, measured: Efficiency) -> None:
     """Keep what a run measured; measured again, it takes the place of what was there."""
     values = asdict(measured) | {"measured_at": measured.measured_at or tx.now}
+    if values.pop("cut") and measured.shape is not None:
+        values["shape"] = _CUT + measured.shape
     own = and_(efficiencies.c.job == measured.job, efficiencies.c.epoch == measured.epoch)
     if not tx.execute(update(efficiencies).where(own).values(**values)).rowcount:
         tx.execute(insert(efficiencies).values(**values))
@@ -82,4 +89,10 @@ def list_efficiencies(tx: Tx, device: str | None) -> list[Efficiency]:
     query = select(*_EFFICIENCY).order_by(efficiencies.c.measured_at.desc()).limit(_MOST_EFFICIENCIES)
     if device is not None:
         query = query.where(efficiencies.c.device == device)
-    return [Efficiency(**row._mapping) for row in tx.execute(query)]
+    return [_efficiency(Efficiency(**row._mapping)) for row in tx.execute(query)]
+
+
+def _efficiency(stored: Efficiency) -> Efficiency:
+    if stored.shape is None or not stored.shape.startswith(_CUT):
+        return stored
+    return replace(stored, shape=stored.shape.removeprefix(_CUT), cut=True)

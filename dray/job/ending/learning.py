@@ -16,6 +16,9 @@ from dray.planner.measured_run import Setup, forecast, measured_phi, setup_of
 from dray.report import Measures
 from dray.store import Efficiency, Store
 
+_MOST_CUT = 0.1
+"""Share of the answers that may have ended at their limit, where their mean is to tell of whole ones."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRun:
@@ -61,6 +64,7 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
         return None
     before = [one for one in store.efficiencies(device.name) if one.job != run.identity]
     predicted, shape = _predicted(run, setup, demand, before), run.shape()
+    answered, completion = measures.run_answered, measures.run_tokens.completion
     store.put_efficiency(
         Efficiency(
             job=run.identity,
@@ -75,7 +79,8 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
             rows=sum(rows for rows, _ in run.work.values()),
             start_seconds=max(0.0, run.ready - run.began),
             shape=shape,
-            output_tokens=demand.output_tokens if shape is not None else None,
+            output_tokens=max(1.0, completion / answered) if shape is not None and answered else None,
+            cut=measures.run_cut > _MOST_CUT * answered,
         )
     )
     return predicted

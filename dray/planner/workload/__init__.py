@@ -8,7 +8,7 @@ from dray.planner.workload.encoders import Bytes, TokenizerAt, Tokens
 from dray.planner.workload.estimating import SAMPLE_ROWS, Counting, estimate
 from dray.planner.workload.figures import Spread, Workload
 from dray.planner.workload.gathering import gather
-from dray.planner.workload.lengths import Bounds, Learned, Lengths
+from dray.planner.workload.lengths import AtLeast, Bounds, Learned, Lengths
 from dray.planner.workload.rows import InputLines
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Tokens",
     "TokenizerAt",
     "Bytes",
+    "AtLeast",
     "Learned",
     "Lengths",
     "Bounds",

@@ -13,7 +13,7 @@ from dray.planner.workload.encoders import UNIT_BYTES, Bytes, TokenizerAt
 from dray.planner.workload.figures import Scale, Workload, workload_of
 from dray.planner.workload.gathering import Gathered, gather
 from dray.planner.workload.images import IMAGE_TOKENS
-from dray.planner.workload.lengths import Lengths
+from dray.planner.workload.lengths import AtLeast, Lengths
 from dray.planner.workload.sampling import Sample
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _by_sample(
 
 
 def _figures(gathered: Gathered, how: Counting, counted: str, invalid: int, **known: Any) -> Workload:
-    return workload_of(
+    found = workload_of(
         gathered,
         counted=counted,
         invalid=invalid,
@@ -125,6 +125,9 @@ def _figures(gathered: Gathered, how: Counting, counted: str, invalid: int, **kn
         output_error=_output_error(gathered) if how.output_error is None else how.output_error,
         **known,
     )
+    if isinstance(how.lengths, AtLeast):
+        found = replace(found, output_error=how.lengths.error(found.output.mean, found.output_error))
+    return found
 
 
 def _output_error(gathered: Gathered) -> float:

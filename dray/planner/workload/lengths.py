@@ -52,3 +52,20 @@ class Learned:
         """Tokens of each row's answers."""
         mean = np.float32(self.mean)
         return np.where(counted.most_output == UNBOUNDED, mean, np.minimum(counted.most_output, mean))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtLeast:
+    """As ``Bounds``, but no shorter than ``mean``: the answers of ``jobs`` finished jobs were cut at that."""
+
+    mean: float
+    jobs: int
+
+    def predicted(self, counted: Counted) -> NDArray[np.float32]:
+        """Tokens of each row's answers."""
+        bounds = Bounds().predicted(counted)
+        return np.where(counted.most_output == UNBOUNDED, np.maximum(bounds, np.float32(self.mean)), bounds)
+
+    def error(self, mean: float, usual: float) -> float:
+        """By how much a predicted ``mean`` may be off: as ``usual``, but not to less than the least."""
+        return min(usual, max(0.0, 1.0 - self.mean / max(mean, 1.0)))

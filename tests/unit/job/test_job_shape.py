@@ -11,7 +11,7 @@ import pytest
 from dray.job.rows.job_shape import job_sequences, job_shape
 from dray.requests.model import Request
 from dray.requests.spool.spool import encode
-from dray.requests.task_shape import shape_of
+from dray.requests.task_shape import shape_of_rows
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,10 @@ def _shards(folder: Path, temperatures: list[float]) -> list[Any]:
 
 
 def test_rows_that_ask_the_same_have_a_shape(tmp_path: Path) -> None:
-    assert job_shape(JOB, _shards(tmp_path, [0.0] * 20)) == shape_of(URL, {"prompt": "", "temperature": 0.0})
+    bodies = [{"prompt": f"{n} {n}", "temperature": 0.0} for n in range(20)]
+    lines = [encode(Request(index=n, custom_id=str(n), url=URL, body=one)) for n, one in enumerate(bodies)]
+    expected = shape_of_rows([line.rstrip(b"\n") for line in lines])
+    assert job_shape(JOB, _shards(tmp_path, [0.0] * 20)) == expected is not None
 
 
 def test_rows_from_all_over_the_job_are_looked_at(tmp_path: Path) -> None:

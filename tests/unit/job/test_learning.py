@@ -20,7 +20,7 @@ from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
 from dray.report import Moments, ReportData
-from dray.requests.model import Outcome
+from dray.requests.model import Outcome, Request
 from dray.requests.spool.spool import decode, read_shard
 from dray.store import Efficiency, open_store
 from tests.support.model_configs import LLAMA_8B
@@ -44,8 +44,14 @@ def replica(name: str, device: str, rows: int, busy: float) -> ReplicaAccount:
     )  # fmt: skip
 
 
+def answered(request: Request, response: bytes = b"{}") -> Outcome:
+    return Outcome(request.index, request.custom_id, response, prompt_tokens=300, completion_tokens=100)
+
+
 def finished(
-    settings: JobSettings, replicas: Sequence[ReplicaAccount]
+    settings: JobSettings,
+    replicas: Sequence[ReplicaAccount],
+    outcome: Callable[[Request], Outcome] = answered,
 ) -> tuple[list[Efficiency], Predicted | None]:
     """What a job of these replicas keeps, and what its report says was predicted."""
     job = open_job(settings)
@@ -62,11 +68,7 @@ def finished(
             assert lease is not None
             for chunk in read_shard(shard.uri, shard.offset, shard.length):
                 requests = [decode(line) for line in chunk]
-                outcomes = [
-                    Outcome(r.index, r.custom_id, b"{}", prompt_tokens=300, completion_tokens=100)
-                    for r in requests
-                ]
-                store.commit(lease, outcomes)
+                store.commit(lease, list(map(outcome, requests)))
             store.finish_shard(lease)
     finalise_job(job, timeline, replicas)
     with open_store(settings.store_url, create=False) as store:
@@ -104,3 +106,30 @@ def test_a_replica_on_a_part_of_a_gpu_says_nothing_of_a_whole_one(
 ) -> None:
     known, _ = finished(make_settings(replica_gpus=gpus), L4)
     assert len(known) == (0 if gpus == 0.5 else 1)
+
+
+def test_error_rows_are_no_short_answers(make_settings: MakeSettings) -> None:
+    """A later plan takes the mean for rows that are answered."""
+
+    def outcome(request: Request) -> Outcome:
+        if request.index % 3:
+            return answered(request)
+        return Outcome(request.index, request.custom_id, None, "unknown_field", "no such field")
+
+    [learned], _ = finished(make_settings(), L4, outcome)
+    assert learned.shape is not None
+    assert learned.output_tokens == 100
+    assert not learned.cut
+
+
+@pytest.mark.parametrize(("every", "cut"), [(1, True), (5, True), (20, False)])
+def test_a_run_whose_answers_ended_at_their_limit_says_so(
+    make_settings: MakeSettings, every: int, cut: bool
+) -> None:
+    ended = b'{"choices":[{"finish_reason":"length"}]}'
+
+    def outcome(request: Request) -> Outcome:
+        return answered(request, b"{}" if request.index % every else ended)
+
+    [learned], _ = finished(make_settings(), L4, outcome)
+    assert (learned.output_tokens, learned.cut) == (100, cut)

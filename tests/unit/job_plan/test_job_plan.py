@@ -127,7 +127,7 @@ def test_answers_are_as_long_as_those_of_earlier_jobs(model: Path, tmp_path: Pat
     def write(name: str, task: str, **fields: Any) -> Path:
         told = {"role": "system", "content": task}
         bodies = [
-            {"messages": [told, {"role": "user", "content": f"text {n} of {name}"}], **fields}
+            {"messages": [told, {"role": "user", "content": f"text {n * len(name)}"}], **fields}
             for n in range(50)
         ]
         rows = [
@@ -151,6 +151,9 @@ def test_answers_are_as_long_as_those_of_earlier_jobs(model: Path, tmp_path: Pat
     assert not any("set no max_tokens" in note for note in unbounded.notes)
     short = planned(write("short.jsonl", "Sum up.", max_tokens=10), model, known, hardware="l40s")
     assert short.demand.output_tokens == pytest.approx(10.0)
+    cut = planned(tmp_path / "tuesday.jsonl", model, Known(runs=[replace(run, cut=True)]), hardware="l40s")
+    assert (cut.demand.output_tokens, cut.demand.output_error) == (100, 0.5)
+    assert any("they have 40 tokens at least" in note for note in cut.notes)
     for other in (write("other.jsonl", "Translate.", max_tokens=100),
                   write("exact.jsonl", "Sum up.", max_tokens=100, ignore_eos=True)):  # fmt: skip
         assert planned(other, model, known, hardware="l40s").demand.output_tokens == pytest.approx(100.0)

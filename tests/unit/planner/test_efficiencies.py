@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from dray.planner.catalogue import known_catalogue, load_catalogue
 from dray.planner.cost import PRIOR, Demand, PlanLimits, Setting, plans
-from dray.planner.efficiencies import learned, model_key, start_seconds, with_starts
+from dray.planner.efficiencies import learned, learned_lengths, model_key, start_seconds, with_starts
 from dray.planner.measured_run import Setup, expected_seconds, forecast, instance_of, measured_phi, setup_of
 from dray.planner.models import model_facts, read_model
+from dray.planner.workload import AtLeast, Learned
 from dray.store import Efficiency
 from tests.support.model_configs import LLAMA_8B, LLAMA_70B
 
@@ -67,6 +68,15 @@ def test_another_model_is_used_last() -> None:
     assert alone.likely == pytest.approx(0.5)
     assert "other models" in alone.reason
     assert learned([foreign, RUN], MODEL)("L40S", "bf16").likely == pytest.approx(0.9)
+
+
+def test_answers_that_were_cut_tell_the_least_length_alone() -> None:
+    """A pilot with few max_tokens made a later plan as short as itself, and sure of it."""
+    cut = replace(RUN, shape="s", output_tokens=16.0, cut=True)
+    assert learned_lengths([cut], MODEL, "s") == AtLeast(mean=16.0, jobs=1)
+    whole = learned_lengths([cut, replace(RUN, job="b", shape="s", output_tokens=400.0)], MODEL, "s")
+    assert isinstance(whole, Learned)
+    assert (whole.mean, whole.jobs) == (pytest.approx(400), 1)
 
 
 positive = st.floats(0.01, 100)

@@ -138,6 +138,19 @@ def test_endless_codes_are_gathered() -> None:
     assert sum(error.count for error in errors) == 500
 
 
+def test_answers_of_this_run_that_ended_at_their_limit_are_counted() -> None:
+    cut = [
+        b'{"choices":[{"finish_reason":"length"}]}',
+        b'{"incomplete_details":{"reason":"max_output_tokens"}}',
+    ]
+    whole = [b'{"choices":[{"text":"\\"finish_reason\\":\\"length\\"","finish_reason":"stop"}]}', None]
+    tally = Tally(since=START)
+    tally.observe([row(n, response=response) for n, response in enumerate([*cut, *whole])])
+    tally.observe([row(5, error_code="poison"), row(6, response=cut[0], committed_at=START - 9)])
+    measures = tally.snapshot()
+    assert (measures.run_rows, measures.run_answered, measures.run_cut) == (5, 4, 2)
+
+
 def test_nothing_seen() -> None:
     tally = Tally()
     tally.observe([])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -48,14 +49,37 @@ def test_answers_of_a_known_length_have_no_shape() -> None:
     assert shape_of("/v1/embeddings", {"input": "one"}) is None
 
 
+def _lines(bodies: Sequence[dict[str, Any]], url: str = CHAT) -> list[bytes]:
+    requests = [Request(index=n, custom_id=f"r{n}", url=url, body=one) for n, one in enumerate(bodies)]
+    return [encode(one).rstrip(b"\n") for one in requests]
+
+
 @pytest.mark.parametrize(("others", "has"), [(0, True), (5, True), (50, False)])
 def test_nearly_all_rows_have_the_shape_of_a_job(others: int, has: bool) -> None:
     bodies = [body(f"text {n}", "Translate." if n < others else "Sum up.") for n in range(100)]
-    lines = [
-        encode(Request(index=n, custom_id=f"r{n}", url=CHAT, body=one)).rstrip(b"\n")
-        for n, one in enumerate(bodies)
-    ]
-    assert shape_of_rows(lines) == (shape_of(CHAT, body("any")) if has else None)
+    assert shape_of_rows(_lines(bodies)) == (shape_of_rows(_lines(bodies[50:])) if has else None)
+
+
+def _of(template: str, *, own: str = "text {}", rows: int = 200, url: str = "/v1/completions") -> str | None:
+    texts = [template.format(own.format(n * n)) for n in range(rows)]
+    messages: list[dict[str, Any]] = [{"messages": [{"role": "user", "content": text}]} for text in texts]
+    return shape_of_rows(_lines([{"prompt": text} for text in texts] if "chat" not in url else messages, url))
+
+
+@pytest.mark.parametrize("url", [CHAT, "/v1/completions"])
+@pytest.mark.parametrize("place", ["{task} {{}}", "{{}}\n{task}"], ids=["begins", "ends"])
+def test_the_words_with_which_all_texts_begin_or_end_matter(url: str, place: str) -> None:
+    """Instructions need not be a system message: a spam filter's two tokens are no report's 800 words."""
+    spam, report = place.format(task="Is it spam? Yes or no."), place.format(task="Write a report on this.")
+    assert _of(spam, url=url) is not None
+    assert _of(spam, url=url) == _of(spam, url=url, rows=100)
+    assert _of(spam, url=url) != _of(report, url=url)
+
+
+def test_a_sample_of_a_job_has_its_shape() -> None:
+    """Its texts share more, or less, by chance: half a number, or a full stop."""
+    whole = _of("Sum up: {}", own="{}.")
+    assert whole == _of("Sum up: {}", own="1{}.", rows=9) == _of("Sum up: {}", own="{}")
 
 
 def test_no_rows_have_no_shape() -> None:

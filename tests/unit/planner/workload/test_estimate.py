@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dray.errors import ConfigError
 from dray.planner.rows import RowFacts
-from dray.planner.workload import Bytes, Counting, Learned, TokenizerAt, estimate, gather
+from dray.planner.workload import AtLeast, Bytes, Counting, Learned, TokenizerAt, estimate, gather
 from dray.planner.workload.estimating import fitted
 from dray.planner.workload.reuse import served_in_order
 from dray.planner.workload.sampling import Sample
@@ -164,6 +164,14 @@ def test_rows_of_several_sequences_are_as_long_as_each_of_them() -> None:
     assert (each.rows, each.output_tokens) == (10, 40)
     assert each.rows * each.input_tokens == pytest.approx(8 * 60 + 100)
     assert each.rows * (each.input_tokens - each.hit) == pytest.approx((60 + 100) * (1 - found.shared))
+
+
+@pytest.mark.parametrize(("least", "mean", "error"), [(16, 628, 0.7), (400, 700, 3 / 7)])
+def test_answers_that_were_cut_bound_lengths_from_below(least: int, mean: float, error: float) -> None:
+    rows = lines({"prompt": [1], "max_tokens": 1000}, {"prompt": [1], "max_tokens": None})
+    how = Counting(tokenizer=None, lengths=AtLeast(mean=least, jobs=1))
+    found, _ = estimate(rows, how)
+    assert (found.output.mean, found.output_error) == (mean, pytest.approx(error))
 
 
 def test_a_job_without_a_row_to_answer_is_refused() -> None:
