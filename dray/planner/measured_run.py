@@ -142,7 +142,9 @@ def expected_seconds(setup: Setup, demand: Demand, rows: float) -> float:
     return float(sequences / rate.per_second + rate.tail)
 
 
-def forecast(setup: Setup, demand: Demand, phi: Phi, *, replicas: int = 1, start: float = 0.0) -> Interval:
+def forecast(
+    setup: Setup, demand: Demand, phi: Phi, *, replicas: float = 1.0, start: float = 0.0
+) -> Interval:
     """Seconds from the start of a run to its last answer; its ``start`` may take a fifth more or less."""
     work = expected_seconds(setup, demand, demand.rows / replicas)
     return spanning(

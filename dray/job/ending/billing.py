@@ -36,7 +36,7 @@ def bill_job(store: Store, job: OpenJob, tokens: Tokens) -> Account | None:
     )
 
 
-def with_prediction(account: Account, found: Predicted | None, *, nodes: int) -> Account:
+def with_prediction(account: Account, found: Predicted | None, *, nodes: float) -> Account:
     """The bill beside what was predicted, in dollars too where all nodes have one price."""
     if found is not None and account.price is not None:
         found = replace(found, dollars=found.seconds * nodes * account.price / MICRO / 3600)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dray.account import Predicted
 from dray.engine.protocol import EngineInfo
+from dray.engine.ranks import nodes_of
 from dray.errors import ConfigError
 from dray.planner.catalogue import known_catalogue
 from dray.planner.cost import Demand
@@ -24,9 +25,10 @@ _MOST_CUT = 0.1
 class FinishedRun:
     """A run that came to its end: ``identity`` and ``epoch`` are its job's; moments are seconds since 1970.
 
-    ``work``: rows and busy seconds by replica, all on the device of ``info``. ``nodes`` are their hosts.
-    ``gpus``: what the user gives a replica. ``shape`` looks for what the rows have in common, ``sequences``
-    for their prompts in the mean, and the answers to each.
+    ``work``: rows and busy seconds by lane, all on the device of ``info``; ``replicas`` were there in the
+    mean. ``nodes`` are their hosts; of a replica over several nodes, the first. ``gpus``: what the user gives
+    a replica. ``shape`` looks for what the rows have in common, ``sequences`` for their prompts in the mean,
+    and the answers to each.
     """
 
     identity: str
@@ -35,12 +37,18 @@ class FinishedRun:
     info: EngineInfo
     work: Mapping[str, tuple[int, float]]
     nodes: frozenset[str]
+    replicas: float
     gpus: float | None = None
     began: float
     ready: float
     ended: float
     shape: Callable[[], str | None]
     sequences: Callable[[], tuple[float, float]] = lambda: (1.0, 1.0)
+
+    @property
+    def mean_nodes(self) -> float:
+        """Nodes that the run had at a time in the mean."""
+        return len(self.nodes) * nodes_of(self.arguments) * self.replicas / len(self.work)
 
 
 def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | None:
@@ -135,8 +143,7 @@ def _predicted(
     phi = learned(before, setup.model, version=run.info.version.partition("+")[0])(
         setup.instance.device.name, setup.setting.measured_as
     )
-    replicas = max(1, len(run.work))
-    found = forecast(setup, demand, phi, replicas=replicas, start=start)
+    found = forecast(setup, demand, phi, replicas=run.replicas, start=start)
     return Predicted(
         seconds=found.likely,
         seconds_low=found.low,

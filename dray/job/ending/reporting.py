@@ -136,17 +136,44 @@ def _bill(
         epoch=job.lease.epoch,
         arguments=job.settings.engine_arguments,
         info=info,
-        work={one.name: (one.rows, one.busy_seconds or 0.0) for one in alike},
-        nodes=frozenset(one.node for one in alike),
+        work=_work(alike),
+        nodes=_nodes(alike),
+        replicas=_at_work(alike, last),
         gpus=job.settings.replica_gpus,
         began=timeline.began(),
-        ready=min(one.moments.ready for one in alike if one.moments is not None),
+        ready=min(map(_ready, alike)),
         ended=last,
         shape=lambda: job_shape(job, store.shards(job.job_id)),
         sequences=lambda: job_sequences(job, store.shards(job.job_id)),
     )
     predicted = learn(store, run, measures)
-    return with_prediction(account, predicted if len(by_device) == 1 else None, nodes=len(run.nodes))
+    return with_prediction(account, predicted if len(by_device) == 1 else None, nodes=run.mean_nodes)
+
+
+def _work(replicas: Sequence[ReplicaAccount]) -> dict[str, tuple[int, float]]:
+    """Rows and busy seconds by lane: a replica that was lost, and its successors, are one."""
+    found: dict[str, tuple[int, float]] = {}
+    for one in replicas:
+        rows, busy = found.get(first_of(one.name), (0, 0.0))
+        found[first_of(one.name)] = rows + one.rows, busy + (one.busy_seconds or 0.0)
+    return found
+
+
+def _nodes(replicas: Sequence[ReplicaAccount]) -> frozenset[str]:
+    """The nodes on which lanes were at last."""
+    return frozenset({first_of(one.name): one.node for one in replicas if one.node}.values())
+
+
+def _at_work(replicas: Sequence[ReplicaAccount], ended: float) -> float:
+    """Replicas at a time in the mean: one that joined late counts from there, one that left until the end."""
+    since = {first_of(one.name): _ready(one) for one in sorted(replicas, key=_ready, reverse=True)}
+    whole = ended - min(since.values())
+    return sum(ended - ready for ready in since.values()) / whole if whole > 0 else len(since)
+
+
+def _ready(replica: ReplicaAccount) -> float:
+    assert replica.moments is not None
+    return replica.moments.ready
 
 
 def _by_device(replicas: Sequence[ReplicaAccount]) -> list[tuple[EngineInfo, list[ReplicaAccount]]]:

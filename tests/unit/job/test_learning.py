@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,12 @@ from dray.account import Predicted, Span
 from dray.engine.protocol import EngineInfo
 from dray.job.beginning.opening import open_job
 from dray.job.ending.finalising import finalise_job
+from dray.job.ending.learning import FinishedRun
 from dray.job.ending.reporting import ReplicaAccount
 from dray.job.ending.timeline import Timeline
 from dray.job.options.settings import JobSettings
 from dray.job.rows.ingesting import ingest_job
+from dray.planner.measured_run import forecast
 from dray.report import Moments, ReportData
 from dray.requests.model import Outcome, Request
 from dray.requests.spool.spool import decode, read_shard
@@ -35,11 +39,13 @@ INFO = EngineInfo(
 )  # fmt: skip
 
 
-def replica(name: str, device: str, rows: int, busy: float) -> ReplicaAccount:
+def replica(
+    name: str, device: str, rows: int, busy: float, *, ready: float = 800.0, node: str | None = None
+) -> ReplicaAccount:
     now = time.time()
     return ReplicaAccount(
-        name=name, node=name, engine="vllm", version="0.32.0", rows=rows, busy_seconds=busy,
-        moments=Moments(asked=now - 900, began=now - 890, ready=now - 800),
+        name=name, node=name if node is None else node, engine="vllm", version="0.32.0", rows=rows,
+        busy_seconds=busy, moments=Moments(asked=now - 900, began=now - 890, ready=now - ready),
         info=replace(INFO, device=device),
     )  # fmt: skip
 
@@ -133,3 +139,49 @@ def test_a_run_whose_answers_ended_at_their_limit_says_so(
 
     [learned], _ = finished(make_settings(), L4, outcome)
     assert (learned.output_tokens, learned.cut) == (100, cut)
+
+
+def predicted(settings: JobSettings, replicas: Sequence[ReplicaAccount], job: str) -> Predicted:
+    """Of a second run of a store."""
+    with open_store(settings.store_url, create=False) as store:
+        [known, *_] = store.efficiencies()
+    assert known.phi > 0
+    _, found = finished(replace(settings, job_id=job, output=f"{settings.output}-{job}"), replicas)
+    assert found is not None
+    return found
+
+
+def test_a_replica_and_its_successors_count_as_one(make_settings: MakeSettings) -> None:
+    """By incarnations, a run on spot machines was expected in a fraction of its time, and its tail often."""
+    lost = [replica(f"b{g}", "NVIDIA L4", 300, 100.0, node=f"n{g}") for g in ("", "~1", "~2")]
+    other = [replica("c", "NVIDIA L4", 900, 300.0)]
+    settings = make_settings()
+    [whole], _ = finished(settings, [replica("b", "NVIDIA L4", 900, 300.0), *other])
+    expected = predicted(settings, [replica("b", "NVIDIA L4", 900, 300.0), *other], "whole")
+    found = predicted(settings, [*lost, *other], "lost")
+    assert found.seconds == pytest.approx(expected.seconds, rel=0.01)
+    with open_store(settings.store_url, create=False) as store:
+        assert store.efficiencies()[0].phi == pytest.approx(whole.phi, rel=0.01)
+
+
+def test_a_replica_that_joins_late_counts_from_there(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, counts = make_settings(), []
+
+    def kept(*given: Any, replicas: float, start: float) -> Any:
+        counts.append(replicas)
+        return forecast(*given, replicas=replicas, start=start)
+
+    monkeypatch.setattr("dray.job.ending.learning.forecast", kept)
+    finished(settings, L4)
+    late = [L4[0], *(replica(one.name, "NVIDIA L4", 800, 300.0, ready=400.0) for one in L4[1:])]
+    predicted(settings, late, "late")
+    assert counts == [pytest.approx(2.0, rel=0.05)]
+
+
+def test_a_replica_over_two_nodes_costs_two() -> None:
+    run: Any = SimpleNamespace(
+        arguments={"nnodes": 2}, nodes=frozenset("ab"), replicas=1.5, work={"a": 1, "b": 1}
+    )
+    assert FinishedRun.mean_nodes.fget(run) == 3.0  # type: ignore[attr-defined]
