@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from dray.errors import ConfigError
+from dray.planner.models import read_config
+
 _MOST_BYTES = 1 << 20  # of a config.json: real ones have some thousand
 
 
@@ -21,9 +26,9 @@ def device_name(config: Any, processor: str) -> str:
 
 
 def config_of(folder: str) -> str:
-    """The ``config.json`` in a folder; empty where there is none."""
-    file = Path(folder) / "config.json"
+    """The config of the model in a folder, as a plan reads it; empty where there is none."""
     try:
-        return file.read_text(encoding="utf-8") if file.stat().st_size <= _MOST_BYTES else ""
-    except (OSError, ValueError):
+        config = orjson.dumps(read_config(Path(folder)))
+    except (ConfigError, TypeError):
         return ""
+    return config.decode() if len(config) <= _MOST_BYTES else ""

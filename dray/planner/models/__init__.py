@@ -2,10 +2,11 @@
 
 from dray.planner.models.facts import ModelFacts, Part, Role
 from dray.planner.models.formats import FORMATS, KV_BYTES, kv_format
-from dray.planner.models.reading import model_facts, read_model, unknown_family
+from dray.planner.models.reading import model_facts, read_config, read_model, unknown_family
 from dray.planner.models.whole_media import least_tokens
 
 __all__ = [
+    "read_config",
     "read_model",
     "model_facts",
     "ModelFacts",

@@ -31,13 +31,23 @@ def read_model(folder: Path) -> ModelFacts:
     Raises:
         ConfigError: a file cannot be read, a field is missing or wrong, or the family is not known.
     """
-    config = _load(folder / "config.json")
-    separate = folder / "hf_quant_config.json"
-    if "quantization_config" not in config and separate.exists():
-        config = {**config, "quantization_config": _load(separate).get("quantization")}
+    config = read_config(folder)
     model = model_facts(config, file=str(folder / "config.json"), name=folder.name)
     length = _sentence_length(folder)
     return model if length is None else replace(model, max_length=length, most_length=length)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """``config.json``, with what ModelOpt says in ``hf_quant_config.json``, as vLLM reads both.
+
+    Raises:
+        ConfigError: a file cannot be read, or is no JSON object.
+    """
+    config = _load(folder / "config.json")
+    separate = folder / "hf_quant_config.json"
+    if "quantization_config" not in config and separate.exists():
+        config["quantization_config"] = _load(separate).get("quantization")
+    return config
 
 
 def unknown_family(folder: Path) -> str | None:

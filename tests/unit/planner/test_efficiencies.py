@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.engine.vllm_adapter.described import config_of
 from dray.planner.catalogue import known_catalogue, load_catalogue
 from dray.planner.cost import PRIOR, Demand, PlanLimits, Setting, plans
 from dray.planner.efficiencies import learned, learned_lengths, model_key, start_seconds, with_starts
@@ -222,6 +223,17 @@ def test_a_quantized_checkpoint_is_known_whatever_the_engine_calls_its_method(me
     plain = {"quantization": method}
     found = setup_of(json.dumps(LLAMA_8B), "L40S", plain, seqs=8, tokens=512, catalogue=load_catalogue())
     assert (found and found.model.format) == {"fp8": "fp8", None: "bf16"}.get(method)
+
+
+def test_a_run_of_a_checkpoint_is_known_by_both_files_of_its_config(tmp_path: Path) -> None:
+    """A run of ModelOpt's fp8 was kept as one of bf16, and made every plan of bf16 too fast."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    (tmp_path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
+    run = setup_of(config_of(str(tmp_path)), "L40S", {}, seqs=8, tokens=512, catalogue=load_catalogue())
+    assert run is not None
+    assert (run.model.format, run.setting.measured_as) == ("fp8", "fp8")
+    assert run.model.format == read_model(tmp_path).format
+    assert config_of(str(tmp_path / "none")) == ""
 
 
 def test_without_calibrations_the_catalogue_is_as_shipped(tmp_path: Path) -> None:
