@@ -17,8 +17,10 @@ from typing import Any
 
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
+from dray.errors import ConfigError
 from dray.kinds import kind_named
 from dray.machine import processor_name
+from dray.planner.models import model_facts
 from dray.requests.model import Request
 from dray.requests.spool.spool import encode
 
@@ -64,7 +66,7 @@ def measure(model: str) -> dict[str, Any]:
     probes = [(rows, prompt, output) for rows, prompt, output in PROBES if prompt + output <= length]
     if not probes:
         raise SystemExit(f"dray: {model}: the model takes {length} tokens; take one that takes 64 or more")
-    vocabulary = int(json.loads(info.config)["vocab_size"])
+    vocabulary = vocabulary_of(info.config)
     feed = _Feed(engine, vocabulary, info.max_num_batched_tokens)
     feed.run(16, 16, 8)  # what is set up at its first use is not measured
     found = [feed.run(*probe) | {"seqs": info.max_num_seqs} for _ in range(_REPEATS) for probe in probes]
@@ -79,6 +81,18 @@ def measure(model: str) -> dict[str, Any]:
         "start": start,
         "probes": found,
     }
+
+
+def vocabulary_of(config: str) -> int:
+    """The tokens that a model knows; one that also sees may say it of its text's part, or nowhere.
+
+    Raises:
+        SystemExit: the cost model does not know the model, so its probes would tell nothing.
+    """
+    try:
+        return model_facts(json.loads(config)).vocabulary
+    except ConfigError as error:
+        raise SystemExit(f"dray: {error}; calibrate with another --model") from None
 
 
 def _spec(model: str) -> EngineSpec:

@@ -59,10 +59,14 @@ def calibration_of(found: Mapping[str, Any], *, day: date, dollars_per_hour: flo
         dollars_per_hour=dollars_per_hour,
         start=float(found["start"]),
         version=str(found["version"]),
+        gpu=bool(found["gpu"]),
     )
+    device = calibrated(measured).device
     replica = ModelledReplica(
-        model=model_facts(json.loads(found["config"]), name="calibration"),
-        device=calibrated(measured).device,
+        model=model_facts(json.loads(found["config"]), name="calibration").loaded(
+            as_stored=device.keeps_dtype
+        ),
+        device=device,
         link=None,
         setting=Setting(max_num_seqs=int(found["seqs"]), max_num_batched_tokens=int(found["batched_tokens"])),
     )

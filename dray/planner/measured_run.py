@@ -58,7 +58,7 @@ def setup_of(
     if instance is None or not config or (nodes > 1 and instance.network is None):
         return None
     try:
-        known = model_facts(json.loads(config)).loaded(as_stored=instance.device.calibrated)
+        known = model_facts(json.loads(config)).loaded(as_stored=instance.device.keeps_dtype)
         model = _as_loaded(known, arguments)
     except (ConfigError, ValueError, KeyError):
         return None  # a family, or a format, that the model of costs does not know

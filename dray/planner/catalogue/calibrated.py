@@ -20,6 +20,7 @@ class Measured:
     KV cache. ``attention``: operations/s of prefill attention; the GEMM's rate where it was not measured.
     ``sampled``, ``prompt``, ``request``: seconds on top of ``step`` for each sampled token, each prompt token
     that is computed, each request. ``start``: seconds until an engine is ready. ``version``: the engine's.
+    ``gpu``: it is one, not a processor.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Measured:
     request: float = 0.0
     start: float | None = None
     version: str = ""
+    gpu: bool = False
 
 
 def calibrated(measured: Measured) -> Instance:
@@ -60,6 +62,7 @@ def calibrated(measured: Measured) -> Instance:
         host_prompt=measured.prompt,
         host_request=measured.request,
         calibrated=True,
+        keeps_dtype=not measured.gpu,
     )
     dollars = measured.dollars_per_hour
     price = Price(likely=dollars, low=dollars, high=dollars, day=measured.day, source="calibration")

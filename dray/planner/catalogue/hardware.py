@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from math import log2
@@ -24,7 +24,9 @@ class Device:
     ``host_seconds``: overhead of one engine iteration, where it was measured on this very machine;
     ``host_sampled``, ``host_prompt`` and ``host_request`` come on top for each token that is sampled, each
     prompt token that is computed, and each request.
-    ``doubts``: figures that no source backs.
+    ``keeps_dtype``: weights stay in the format in which they are stored, as dray has it on processors; a GPU
+    has bf16 in place of fp32.
+    ``doubts``: figures that no source backs, whatever runs; ``doubts_by``: those of an arithmetic alone.
     """
 
     name: str
@@ -40,7 +42,9 @@ class Device:
     host_prompt: float = 0.0
     host_request: float = 0.0
     doubts: tuple[str, ...] = ()
+    doubts_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     calibrated: bool = False
+    keeps_dtype: bool = False
 
     def arithmetic(self, wanted: str) -> str:
         """The arithmetic that the device works in: its own, else bf16, else the only one that it has."""
@@ -48,6 +52,11 @@ class Device:
             if name in self.peak:
                 return name
         return next(iter(self.peak))
+
+    def doubts_of(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Figures that no source backs, and that matter to work in these arithmetics."""
+        own = (one for name in sorted(wanted) for one in self.doubts_by.get(self.arithmetic(name), ()))
+        return tuple(dict.fromkeys([*own, *self.doubts]))
 
     def gemm_rate(self, arithmetic: str, hidden: int) -> float:
         """Operations/s of a GEMM, between the two measured shapes by the hidden size."""

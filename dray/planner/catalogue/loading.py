@@ -106,6 +106,7 @@ def _device(name: str, table: Table) -> Device:
     gemm = table.each("gemm", _shares)
     if peak.keys() != gemm.keys():
         table.refuse("gemm", "does not name the same arithmetic as 'peak'")
+    unbacked = {field: table.inner(field).doubts() for field in ("peak", "gemm")}
     return Device(
         name=name,
         memory=table.figure("memory"),
@@ -115,7 +116,8 @@ def _device(name: str, table: Table) -> Device:
         attention=table.pair("attention", most=1.0),
         weights=table.each("weights", _share),
         kv=table.each("kv", _share),
-        doubts=table.doubts(),
+        doubts=tuple(name for name in table.doubts() if name not in unbacked),
+        doubts_by={one: tuple(field for field in unbacked if one in unbacked[field]) for one in peak},
     )
 
 

@@ -52,11 +52,15 @@ class Table:
 
     def each(self, name: str, read: Callable[[Table, str], Any]) -> dict[str, Any]:
         """An inner table, each of its fields read by ``read``."""
+        table = self.inner(name)
+        return {key: read(table, key) for key in table.values}
+
+    def inner(self, name: str) -> Table:
+        """A table in this one."""
         inner = self._value(name)
         if not isinstance(inner, Mapping) or not inner:
             self.refuse(name, "is not a table with figures")
-        table = Table(inner, f"{self.place}.{name}", self.sources)
-        return {key: read(table, key) for key in inner}
+        return Table(inner, f"{self.place}.{name}", self.sources)
 
     def source(self, name: str) -> tuple[str, date]:
         """Key and day of a figure's source."""

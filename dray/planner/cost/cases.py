@@ -67,7 +67,7 @@ def _over(nodes: int, instance: Instance, model: ModelFacts, demand: Demand, lim
     problem = _no_nodes(instance, nodes, limits)
     if problem is not None:
         return Tried(refusals=(problem,))
-    own = model.loaded(as_stored=instance.device.calibrated)
+    own = model.loaded(as_stored=instance.device.keeps_dtype)
     needed = demand
     if limits.max_model_len is not None:  # the engine starts only with room for one such request
         needed = replace(

@@ -183,9 +183,14 @@ def _phi_of(case: Case, phi: PhiFor) -> Phi:
         share = share.widened(NODES_FACTOR, "several nodes in a replica")
     if share.assumed and (unmeasured := _unmeasured(case.model)):
         share = share.widened(DOUBT_FACTOR, f"{unmeasured}, of which no run was measured")
-    if device.doubts and share.assumed:
+    if share.assumed and _doubts(case):
         share = share.widened(DOUBT_FACTOR, "figures without a source")
     return share
+
+
+def _doubts(case: Case) -> tuple[str, ...]:
+    """The figures of the hardware that the plan goes by, and no source backs."""
+    return case.instance.device.doubts_of({part.arithmetic for part in case.model.parts})
 
 
 def _unmeasured(model: ModelFacts) -> str | None:
@@ -205,8 +210,8 @@ def _notes(case: Case) -> tuple[str, ...]:
             f"Each replica is on {nodes} nodes, with {network.bandwidth / 1e9:.3g} GB/s between "
             "them as the plan has it: networks differ."
         )
-    if device.doubts:
-        notes.append(f"{device.name}: no measurement backs {', '.join(device.doubts)}.")
+    if doubts := _doubts(case):
+        notes.append(f"{device.name}: no measurement backs {', '.join(doubts)}.")
     length = case.setting.max_model_len
     if length is not None and case.limits.max_model_len is None:
         notes.append(

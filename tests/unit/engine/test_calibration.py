@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dray.engine.calibration import _Feed
+from dray.engine.calibration import _Feed, vocabulary_of
 from dray.engine.loop_stats import LoopStats
 from dray.requests.model import Outcome
 from dray.requests.spool.spool import decode
@@ -44,3 +45,10 @@ def test_steps_are_those_of_the_engine(rows: int, prompt: int, output: int, step
     engine: Any = Apart()
     found = _Feed(engine, 1000, 2048).run(rows, prompt, output)
     assert (found["steps"], found["seconds"]) == (steps, 1.5)
+
+
+def test_a_model_that_also_sees_has_the_vocabulary_of_its_text() -> None:
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "vocab_size": 262208}
+    assert vocabulary_of(json.dumps({"model_type": "gemma3", "text_config": text})) == 262208
+    with pytest.raises(SystemExit, match=r"the family 'unheard' .*; calibrate with another --model"):
+        vocabulary_of('{"model_type": "unheard"}')

@@ -30,7 +30,8 @@ def found(step: float, sampled: float, prompt: float, request: float) -> dict[st
     """What the measuring process would print of a machine that is just as the cost model says."""
     base = {
         "name": "Some CPU (2 cores)", "gemm": {"bf16": 2e11, "fp32": 9e10}, "bandwidth": 2e10, "memory": 2e10,
-        "start": 9.0, "version": "0.32.0", "config": CONFIG, "seqs": 256, "batched_tokens": 4096,
+        "start": 9.0, "version": "0.32.0", "gpu": False, "config": CONFIG, "seqs": 256,
+        "batched_tokens": 4096,
     }  # fmt: skip
     machine = Measured(name="x", gemm=base["gemm"], bandwidth=2e10, memory=2e10, step=0, day=DAY)  # type: ignore[arg-type]
     replica = ModelledReplica(
@@ -94,6 +95,14 @@ def test_a_calibrated_machine_is_in_the_catalogue(tmp_path: Path) -> None:
     assert (price.likely, price.day) == (0.25, DAY)
     save(replace(measured, version="0.33.0"), tmp_path)
     assert [one.version for one in saved(tmp_path)] == ["0.33.0"]
+
+
+def test_a_gpu_is_told_from_a_processor() -> None:
+    told = found(0.01, 1e-4, 2e-5, 1e-4)
+    devices = [
+        calibrated(calibration_of(told | {"gpu": gpu}, day=DAY).measured).device for gpu in (True, False)
+    ]
+    assert [one.keeps_dtype for one in devices] == [False, True]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"name": 1}', '{"day": "2026-11-24", "speed": 3}'])

@@ -61,22 +61,22 @@ def test_of_equal_plans_the_smallest_batch_is_first() -> None:
     assert sizes == [(64, 2048), (64, 8192), (256, 2048), (256, 8192), (1024, 2048), (1024, 8192)]
 
 
-def test_a_checkpoint_of_fp32_runs_as_bf16_on_gpus_and_as_it_is_on_a_machine_at_hand() -> None:
-    """vLLM's dtype auto makes bf16 of it on CUDA; dray keeps fp32 on processors."""
+def test_a_checkpoint_of_fp32_runs_as_bf16_on_gpus_and_as_it_is_on_processors() -> None:
+    """vLLM's dtype auto makes bf16 of it on CUDA, on a GPU at hand as well; dray keeps fp32 on processors."""
     full = LLAMA_8B | {"torch_dtype": "float32"}
     found, half = planned(full, hardware=("g6e.xlarge",)), planned(hardware=("g6e.xlarge",))
     assert [plan.dollars for plan in found.plans] == [plan.dollars for plan in half.plans]
     assert {(plan.setting.weights, plan.setting.kv) for plan in found.plans} == {("bf16", "bf16")}
-    own = calibrated(
-        Measured(
-            name="own", gemm={"bf16": 1e12, "fp32": 1e12}, bandwidth=1e11, memory=256e9, step=0.1,
-            prompt=1e-5, day=TODAY,
-        )
-    )  # fmt: skip
-    kept = plans(
-        JOB, model_facts(full), CATALOGUE.with_instance(own), PlanLimits(hardware=("own",)), today=TODAY
-    )
-    assert {(plan.setting.weights, plan.setting.kv) for plan in kept.plans} == {("fp32", "fp32")}
+    for gpu, kept in ((False, "fp32"), (True, "bf16")):
+        own = calibrated(
+            Measured(
+                name="own", gemm={"bf16": 1e12, "fp32": 1e12}, bandwidth=1e11, memory=256e9, step=0.1,
+                prompt=1e-5, day=TODAY, gpu=gpu,
+            )
+        )  # fmt: skip
+        catalogue = CATALOGUE.with_instance(own)
+        found = plans(JOB, model_facts(full), catalogue, PlanLimits(hardware=("own",)), today=TODAY)
+        assert {(plan.setting.weights, plan.setting.kv) for plan in found.plans} == {(kept, kept)}
 
 
 @pytest.mark.parametrize(
