@@ -171,17 +171,33 @@ def _algorithm(found: Fields) -> Format:
     )
 
 
-def _first_group(found: Fields) -> Fields | None:
-    """The first group of compressed-tensors; other groups differ in few layers."""
+def _groups(found: Fields) -> list[Fields]:
+    """The groups of compressed-tensors that say something of weights."""
     groups = found.inner("config_groups")
-    return groups.inner(next(iter(groups.values), "")) if groups is not None else None
+    named = [groups.inner(name) for name in groups.values] if groups is not None else []
+    return [one for one in named if one is not None and one.inner("weights") is not None]
+
+
+def _first_group(found: Fields) -> Fields | None:
+    return next(iter(_groups(found)), None)
 
 
 def _compressed(found: Fields) -> Format:
-    group = _first_group(found)
-    weights = group.inner("weights") if group is not None else None
-    if group is None or weights is None:
+    formats = [_of_group(found, group) for group in _groups(found)]
+    if not formats:
         raise found.error("the field 'quantization_config.config_groups' names no weights")
+    names = sorted({one.name for one in formats})
+    if len(names) > 1:
+        raise found.error(
+            "the field 'quantization_config.config_groups' has layers in several formats "
+            f"({', '.join(names)}), which the cost model does not know; dray run needs no plan"
+        )
+    return max(formats, key=lambda one: one.bits)
+
+
+def _of_group(found: Fields, group: Fields) -> Format:
+    weights = group.inner("weights")
+    assert weights is not None
     bits, kind = weights.count("num_bits"), str(weights.get("type") or "int")
     if bits == 8 and kind == "float":
         return FORMATS["fp8"]

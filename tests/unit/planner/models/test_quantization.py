@@ -84,6 +84,16 @@ def test_blocks_of_compressed_tensors_are_those_of_fp8() -> None:
     assert quantized({**said, "config_groups": {"group_0": FP8_GROUP}}).block == 1
 
 
+def test_layers_in_several_formats_are_refused() -> None:
+    """The first group's bits for all: attention in fp8 before experts in NVFP4 made twice the bytes."""
+    nvfp4 = {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}
+    for groups in ({"a": FP8_GROUP, "b": nvfp4}, {"a": nvfp4, "b": FP8_GROUP}):
+        with pytest.raises(ConfigError, match=r"several formats \(fp8, nvfp4\).*dray run needs no plan"):
+            quantized({"quant_method": "compressed-tensors", "config_groups": groups})
+    alike = {"a": FP8_GROUP, "b": FP8_GROUP | {"targets": ["re:.*mlp.*"]}}
+    assert quantized({"quant_method": "compressed-tensors", "config_groups": alike}).format == "fp8"
+
+
 def of_groups(**weights: Any) -> dict[str, Any]:
     group = {"weights": {"num_bits": 4, "type": "int", **weights}, "input_activations": None}
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
