@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -130,8 +131,8 @@ class MetricsObserver:
             self._meters.write(ROWS, count, {"state": state})
         self._meters.write(TOKENS, pulse.tokens, {})
         self._meters.write(STORE_AWAY, 0, {})  # these figures were read there
-        if pulse.seconds_left is not None:
-            self._meters.write(SECONDS_LEFT, pulse.seconds_left, {})
+        if (left := _seconds_left(pulse)) is not None:
+            self._meters.write(SECONDS_LEFT, left, {})
 
     def _write_states(self, *, over: bool) -> None:
         """How many replicas are in each state; after the job there are none."""
@@ -178,3 +179,10 @@ class RayMeters:
 def metrics_of(job_id: str, info: ClusterInfo) -> list[Observer]:
     """The observer for a driver on this cluster. None on one of our own: its agents serve no metrics."""
     return [] if info.own else [MetricsObserver(RayMeters(job_id))]
+
+
+def _seconds_left(pulse: Pulse) -> float | None:
+    """As Prometheus takes it: infinite where the last minute finished no row; None before there is a rate."""
+    if pulse.finished >= pulse.total:
+        return 0.0
+    return math.inf if pulse.rows_per_second == 0 else pulse.seconds_left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -106,6 +107,15 @@ def test_rows_tokens_and_the_time_that_is_left() -> None:
     assert job.kept.of(ROWS) == {"done": 50, "failed": 10, "open": 40}
     assert job.kept.of(TOKENS) == {"": 420}
     assert job.kept.of(SECONDS_LEFT) == {"": 5}
+
+
+def test_time_that_is_left_does_not_stand_still_where_rows_do() -> None:
+    """An alert that the job takes too long never fired while all engines were stuck."""
+    job, seen = Job(), []
+    for finished, rate in ((0, None), (60, 8.0), (60, 0.0), (100, 8.0)):
+        job.progress(finished, rate=rate)
+        seen.append(job.kept.of(SECONDS_LEFT))
+    assert seen == [{}, {"": 5}, {"": math.inf}, {"": 0}]
 
 
 def test_gauges_are_written_now_and_then_and_the_last_ones_at_once() -> None:
