@@ -13,6 +13,8 @@ predicted units of cost, of which a replica answers ``rate`` a second.
 - The last moment: when the time that may still be lost is about to be too short for on-demand replicas to
   start and do the rest, they start.
 - Hysteresis: on-demand replicas stay until the job is ahead by some starts.
+- Once the deadline is over, there is nothing to hurry for: on demand only takes the place of spot that is not
+  to be had, as in a job without a deadline.
 - The budget goes before the deadline.
 
 :class:`SpotHistory` keeps what spot gave. Seconds and dollars; prices are for a replica and an hour.
@@ -50,6 +52,7 @@ class Rule(StrEnum):
     LAST_MOMENT = "no time may be lost any more"
     UNKNOWN = "no row is answered yet, and no replica works or comes"
     TOO_LATE = "the deadline cannot be met with as many replicas as are allowed"
+    OVER = "the deadline is over, so on-demand replicas only make up for spot that is not to be had"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,11 @@ class Situation:
         """The seconds until the deadline."""
         assert self.deadline is not None
         return max(self.deadline - self.elapsed, 0.0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there was a deadline, and it has passed."""
+        return self.deadline is not None and self.elapsed >= self.deadline
 
     @property
     def work(self) -> float:
@@ -139,7 +147,7 @@ def most_useful(now: Situation) -> int:
     bearable = _START_SHARE * now.work / max(now.cold_start, 1.0)
     useful = max(int(min(bearable, now.most)), 1)
     working = now.spot + now.on_demand
-    if now.deadline is not None:
+    if now.deadline is not None and not now.is_over:
         useful = max(useful, _needed(now))
     return max(min(useful, now.most), min(working, now.most), 1)
 
@@ -149,7 +157,8 @@ def of_one_kind(now: Situation) -> int:
     working = max(now.spot + now.on_demand, 1)
     if now.work <= _WORTH * now.cold_start * working:
         return working
-    late = now.deadline is not None and _SURE * now.work / working > now.seconds_left
+    hurries = now.deadline is not None and not now.is_over
+    late = hurries and _SURE * now.work / working > now.seconds_left
     return most_useful(now if late else replace(now, deadline=None))
 
 
@@ -167,6 +176,8 @@ def _spot(now: Situation, useful: int) -> int:
 
 def _on_demand(now: Situation, useful: int, spot: int) -> tuple[int, Rule]:
     """How many on-demand replicas to have beside ``spot``, at most ``useful`` together, and by which rule."""
+    if now.is_over:
+        return useful - spot, Rule.OVER
     least = _for_the_last_moment(now, useful, spot)
     if least is None:
         kept = min(now.spot, spot)

@@ -35,6 +35,14 @@ CALM = Situation(
         ({"deadline": 10.085 * HOUR, "spot_to_be_had": 0}, 0, 2, Rule.LAST_MOMENT),
         ({"deadline": 9 * HOUR, "spot_to_be_had": 0}, 0, 4, Rule.TOO_LATE),
         ({"deadline": 9 * HOUR, "spot": 2, "spot_to_be_had": 2}, 2, 2, Rule.TOO_LATE),
+        ({"elapsed": 50.5 * HOUR, "left": 2 * HOUR, "most": 8, "spot": 4}, 4, 0, Rule.OVER),
+        (
+            {"elapsed": 50.0 * HOUR, "left": 2 * HOUR, "most": 8, "spot": 1, "spot_to_be_had": 1},
+            1,
+            1,
+            Rule.OVER,
+        ),
+        ({"elapsed": 74.0 * HOUR, "spot_to_be_had": 0, "budget": 16.01}, 0, 0, Rule.BUDGET),
         ({"budget": 10.0, "spent": 10.01}, 0, 0, Rule.SPENT),
         # $17 are left for 40 h, which cost $16 on spot: on-demand replicas may run for 100 minutes in all
         ({"deadline": 10.1 * HOUR, "spot_to_be_had": 0, "budget": 16.01}, 0, 0, Rule.BUDGET),
@@ -94,6 +102,7 @@ def test_a_situation_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
         ({"deadline": 9 * HOUR, "on_demand": 5}, 5),  # 8 h, or 8.8 if it takes longer than predicted
         ({"deadline": 8.5 * HOUR, "on_demand": 5}, 7),  # 6.5 h are left when all have started
         ({"deadline": 8.5 * HOUR, "on_demand": 3, "spot": 2}, 7),
+        ({"elapsed": 60 * HOUR, "left": 2 * HOUR, "on_demand": 4}, 4),  # the deadline is over
         ({"deadline": None, "on_demand": 1}, 4),  # a start is a tenth of what each of four has to do
         ({"deadline": 100.0, "left": 1.9 * HOUR, "on_demand": 2}, 2),  # done before another has started
         ({"deadline": 100.0, "left": 2.1 * HOUR, "on_demand": 2}, 10),

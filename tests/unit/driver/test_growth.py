@@ -32,7 +32,7 @@ TAIL = Load(waiting=0, running=1, replicas=4, ready=4, idle=3, unused=3, work=30
         (BUSY, {"left": 150.0}, None),
         (BUSY, {"left": 150.0, "deadline": 200.0}, None),  # done before any machine comes
         (BUSY, {"left": 3_000.0, "deadline": 800.0}, 5),  # 600 s when two starts are over
-        (BUSY, {"left": 3_000.0, "elapsed": 900.0, "deadline": 800.0}, 8),  # late: as many as there may be
+        (BUSY, {"left": 3_000.0, "elapsed": 900.0, "deadline": 800.0}, 3),  # over: as without one
         (BUSY, {"most": 2}, 2),
         (replace(BUSY, replicas=8, ready=8), {}, None),
         (TAIL, {}, 2),
