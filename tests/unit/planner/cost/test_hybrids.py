@@ -16,7 +16,7 @@ from dray.planner.cost.step import decode_attention_seconds, prefill_attention_s
 from dray.planner.efficiencies import model_key
 from dray.planner.models import ModelFacts, model_facts
 from tests.support.hybrid_configs import DEEPSEEK_V32, GEMMA4_E2B, LFM2_12B, NEMOTRON_3_NANO, QWEN3_NEXT
-from tests.support.model_configs import DEEPSEEK_V3, LLAMA_8B
+from tests.support.model_configs import DEEPSEEK_V3, LLAMA_8B, QWEN3_30B_A3B
 
 pytestmark = pytest.mark.unit
 
@@ -107,6 +107,16 @@ def test_no_run_with_such_layers_was_measured() -> None:
     assert found.phi.low < known.phi.low < known.phi.high < found.phi.high
     assert "recurrent layers" in found.phi.reason
     assert "sparse attention" in planned(DEEPSEEK_V32, JOB).plans[0].phi.reason
+
+
+def test_a_plan_says_that_no_run_with_experts_was_measured() -> None:
+    """Published ones reached half of what the model says: less than the interval had."""
+    found, known = planned(QWEN3_30B_A3B, JOB).plans[0], planned(LLAMA_8B, JOB).plans[0]
+    assert found.phi.low < known.phi.low < known.phi.high < found.phi.high
+    assert "experts, of which no run was measured" in found.phi.reason
+    assert any("No run of a mixture of experts was measured" in note for note in found.notes)
+    assert not any("experts" in note for note in known.notes)
+    assert "recurrent layers and experts" in planned(QWEN3_NEXT, JOB).plans[0].phi.reason
 
 
 def test_groups_of_a_state_are_not_split() -> None:
