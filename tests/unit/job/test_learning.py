@@ -175,7 +175,8 @@ def test_a_replica_that_joins_late_counts_from_there(
 
     monkeypatch.setattr("dray.job.ending.learning.forecast", kept)
     finished(settings, L4)
-    late = [L4[0], *(replica(one.name, "NVIDIA L4", 800, 300.0, ready=400.0) for one in L4[1:])]
+    joined = {"b": 800.0, "c": 400.0, "d": 400.0}  # seconds ago
+    late = [replica(name, "NVIDIA L4", 800, 300.0, ready=ready) for name, ready in joined.items()]
     predicted(settings, late, "late")
     assert counts == [pytest.approx(2.0, rel=0.05)]
 
