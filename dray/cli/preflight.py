@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from dray.cluster.auth import refuse_missing_token
 from dray.cluster.listening import refuse_silent
 from dray.errors import ConfigError, InputError, Problem, StoreError
+from dray.job.beginning.input_as_begun import input_as_begun
 from dray.job.beginning.pinned_model import weights_as_begun
 from dray.job.options.checks import check_arguments, check_inputs
 from dray.job.options.forms import RowOptions
@@ -82,8 +83,7 @@ def _check_engine(request: JobRequest, settings: JobSettings) -> None:
         refuse_typo(request.model)
     of_block = request.objects is not None and is_object(request.model)
     if not of_block and not request.model.startswith(BLOCK):
-        store = _readable_store(request) if request.resume else None
-        weights_as_begun(replace(settings, store_url=store or ""), resume=request.resume)
+        weights_as_begun(_with_store(request, settings), resume=request.resume)
 
 
 def _check_cluster(request: JobRequest, settings: JobSettings) -> None:
@@ -116,6 +116,11 @@ def _readable_store(request: JobRequest) -> str | None:
     return None if store is None or store.startswith(BLOCK) else without_variable(store)
 
 
+def _with_store(request: JobRequest, settings: JobSettings) -> JobSettings:
+    """The settings, with the store that a resume looks into."""
+    return replace(settings, store_url=(_readable_store(request) if request.resume else None) or "")
+
+
 def _is_answered(store: Store, job: Job) -> bool:
     if job.state.answered or store.stop_signals(job.job_id).expired:
         return True
@@ -134,6 +139,8 @@ def _check_input(request: JobRequest, settings: JobSettings) -> None:
     media_placer(settings.media_roots)
     if request.objects is None or not is_object(request.output):
         check_inputs(settings)
+    if input_as_begun(_with_store(request, settings), resume=request.resume) is not None:
+        return
     if request.objects is None or not any(map(is_object, inputs)):
         expand(inputs)
         found, _ = settled(source)

@@ -60,10 +60,13 @@ _LATELY_TUNING = frozenset({"engine_core", "max_num_active_seqs", "max_num_sched
 """Of these, what made another job in earlier versions of dray."""
 
 
-def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fingerprint:
+def fingerprint_of(
+    settings: JobSettings, weights: Manifest | None = None, *, taken: str | None = None
+) -> Fingerprint:
     """The parts that two runs must share to be one job. Reads the input once, as bytes.
 
-    ``weights`` is the state of a model that is not a local directory.
+    ``weights`` is the state of a model that is not a local directory. ``taken`` is the digest of an input
+    that is not to be read.
     """
     defaults = settings.defaults
     given = settings.engine_arguments
@@ -73,7 +76,7 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
         model = weights.content if weights is not None else model_digest(model)
     policy = settings.request.overflow
     return Fingerprint(
-        input=source_digest(settings.source, options=settings.objects),
+        input=taken or source_digest(settings.source, options=settings.objects),
         model=f"{settings.engine}:{model}:{arguments}{'' if policy == 'error' else f':{policy}'}",
         sampling=_digest([defaults.model_name, dict(defaults.sampling)]),
         template=template_digest(settings.source),

@@ -9,6 +9,7 @@ from dataclasses import fields
 from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
 from dray.job.beginning.identity import fingerprint_of, former_fingerprints
+from dray.job.beginning.input_as_begun import input_as_begun, input_named
 from dray.job.beginning.pinned_model import noted, weights_as_begun
 from dray.job.beginning.prompt_day import DAY, asked_of, day_of
 from dray.job.beginning.query_jobs import AskedJob, asked_job, known_job, order_told
@@ -17,10 +18,9 @@ from dray.job.options.checks import check_arguments, check_inputs, check_media
 from dray.job.options.settings import JobSettings
 from dray.owner import is_gone, owner_name
 from dray.requests.reading.inputs import states
-from dray.requests.reading.queries import query_name
 from dray.requests.reading.readers import files_of
 from dray.requests.row_shape import RowShape
-from dray.requests.sources import Source, SqlQuery
+from dray.requests.sources import Source
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take
 from dray.storage.layout import published_names
 from dray.storage.same_place import same_place
@@ -32,13 +32,13 @@ from dray.triggers import Point, reach
 from dray.weights import Manifest
 
 DRIVER_TTL = JOB_TTL  # seconds; renewed every quarter of it
-_INPUTS_SHOWN = 5
 
 
 def open_job(settings: JobSettings, *, started: float | None = None, resume: bool = False) -> OpenJob:
     """Check what can be checked without reading the rows, then create or resume the job and drive it.
 
-    One that was cancelled goes on with ``resume`` only: a restart policy repeats commands by itself.
+    One that was cancelled goes on with ``resume`` only: a restart policy repeats commands by itself. Nor does
+    ``resume`` look at the files of an input that was taken in.
 
     Raises:
         ConfigError: a setting, the model, the output or the store cannot be used, or the output folder
@@ -55,11 +55,12 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     check_media(settings)
     check_writable(settings.output, options=settings.objects)
     check_inputs(settings)
-    inputs = states(files_of(settings.source, options=settings.objects))
+    taken = input_as_begun(settings, resume=resume)
+    inputs = {} if taken else states(files_of(settings.source, options=settings.objects))
     with open_store(settings.store_url) as store:
-        fingerprint = _as_begun(store, settings, fingerprint_of(settings, weights), weights)
+        fingerprint = _as_begun(store, settings, fingerprint_of(settings, weights, taken=taken), weights)
         job_id, known, older = asked_job(store, settings, fingerprint, resume=resume)
-        if known is None and current_job.is_begun(job_id):
+        if known is None and (taken or current_job.is_begun(job_id)):
             raise UnknownJobError(f"job {job_id!r} is not in its store: there is nothing to go on with")
         _refuse_foreign(store, settings, fingerprint, AskedJob(job_id, known, older))
         asked_day = asked_of(known)
@@ -67,7 +68,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         lease = _claimed(store, job_id, fingerprint, resume=resume)
         claimed = store.driven_job(lease)  # another run may have had it since it was looked for
         identity = _take_folder(store, settings, lease, known, claimed)
-        kept = _kept(settings, claimed, weights)
+        kept = _kept(settings, claimed, weights) | ({"input": claimed.settings.get("input")} if taken else {})
         if claimed.settings != kept:  # an earlier run's: its output and its other options may not be these
             store.set_job_settings(lease, kept)
         store.set_expiry(lease, settings.completion_window)
@@ -222,7 +223,8 @@ def _take_folder(
 def describe(settings: JobSettings, weights: Manifest | None = None) -> dict[str, object]:
     """The settings as people may read them: no URLs with passwords, no prompts."""
     return {
-        **_describe_input(settings.source),
+        "input": input_named(settings.source),
+        "columns": _columns_of(settings.source),
         "model": settings.model,
         **noted(weights),
         "engine": settings.engine,
@@ -236,16 +238,9 @@ def describe(settings: JobSettings, weights: Manifest | None = None) -> dict[str
     }
 
 
-def _describe_input(source: Source) -> dict[str, object]:
-    """What is read, and which of its columns."""
-    if isinstance(source, SqlQuery):
-        name = query_name(source)
-    else:
-        name = ", ".join(source.inputs[:_INPUTS_SHOWN])
-        more = len(source.inputs) - _INPUTS_SHOWN
-        name += f" and {more:,} more" if more > 0 else ""
+def _columns_of(source: Source) -> str | None:
     options = (one.name for one in fields(RowShape) if one.name.endswith("_column"))
     columns = {option: getattr(source.shape, option) for option in options}
     given = [f"{option}={column}" for option, column in columns.items() if column is not None]
     given += [f"keep_columns={column}" for column in source.shape.keep_columns]
-    return {"input": name, "columns": ", ".join(given) or None}
+    return ", ".join(given) or None
