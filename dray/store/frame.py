@@ -30,7 +30,7 @@ def frame_of(pages: Iterable[list[StoredOutcome]], kept: Kept | None) -> pd.Data
     for page in pages:
         frames.append(pd.DataFrame(page, columns=fields))
         if beside is not None:
-            rows += (row.values for row in beside(page))
+            rows += (row.values for _, piece in beside(page) for row in piece)
     frame = pd.concat(frames[1:], ignore_index=True) if len(frames) > 1 else frames[0]
     texts = frame["response"].map(_text_of, na_action="ignore")
     frame = frame.assign(response=frame["response"].map(bytes.decode, na_action="ignore"), text=texts)

@@ -75,7 +75,7 @@ class Writer(Protocol):
     """One output format: takes pages of outcomes, in index order."""
 
     def add(self, page: Page, kept: Sequence[KeptRow] | None) -> None:
-        """Take the next page, with the kept columns of each row where the job has such."""
+        """Take the next page, or a piece of it, with the kept columns of each row where the job has such."""
 
     def close(self) -> None:
         """Write what is left; the files stay open."""
@@ -142,9 +142,14 @@ def fill(
 
 
 def _write(writer: Writer, pages: Iterable[Page], kept: Kept | None) -> None:
-    beside = None if kept is None else kept.beside()
-    for page in pages:
-        writer.add(page, None if beside is None else beside(page))
+    if kept is None:
+        for page in pages:
+            writer.add(page, None)
+    else:
+        beside = kept.beside()
+        for page in pages:
+            for piece, rows in beside(page):
+                writer.add(piece, rows)
     writer.close()
 
 

@@ -35,6 +35,7 @@ KEPT_COLUMNS = "kept"
 ColumnType = Literal["boolean", "integer", "number", "text", "json"]
 """What all values of a column are, but for nulls; ``json`` where they are of several types, or nested."""
 
+_PIECE_BYTES = 16 << 20  # of JSON: what writes them holds several copies of it
 _LONGEST = 2**63
 _Type = ColumnType | Literal["long"]  # an integer that a float may not hold
 _BOTH: dict[frozenset[_Type], _Type] = {
@@ -86,23 +87,31 @@ class Kept:
         columns = tuple(KeptColumn(name=name, type=type_) for name, type_ in found["columns"])
         return cls(uri=found["uri"], columns=columns, options=options)
 
-    def beside(self) -> Callable[[Page], list[KeptRow]]:
+    def beside(self) -> Callable[[Page], Iterator[tuple[Page, list[KeptRow]]]]:
         """A function that gives the kept row of each outcome of the next page; pages come in index order.
 
-        The function raises JobFailedError where the file is gone, or cannot be read.
+        It gives pieces of the page, of about ``_PIECE_BYTES`` of kept values: answers alone bound a page. The
+        caller takes all pieces of a page before the next one. JobFailedError is raised where the file is
+        gone, or cannot be read.
         """
         rows = self._rows()
         none = KeptRow((None,) * len(self.columns), 0)
         index, row = -1, none
 
-        def of(page: Page) -> list[KeptRow]:
+        def of(page: Page) -> Iterator[tuple[Page, list[KeptRow]]]:
             nonlocal index, row
-            found = []
-            for outcome in page:
+            begin, size = 0, 0
+            found: list[KeptRow] = []
+            for place, outcome in enumerate(page):
                 while index < outcome.index:
                     index, row = next(rows, (_LONGEST, none))
                 found.append(row if index == outcome.index else none)
-            return found
+                size += found[-1].size
+                if size >= _PIECE_BYTES:
+                    yield page[begin : place + 1], found
+                    begin, size, found = place + 1, 0, []
+            if found:
+                yield page[begin:], found
 
         return of
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -23,8 +24,9 @@ from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError,
 from dray.kinds import Kind
 from dray.requests.ingest import Ingested, ingest
 from dray.requests.model import Outcome
-from dray.requests.outputs.files import write_outputs
-from dray.requests.outputs.kept import Kept
+from dray.requests.outputs import kept as keeping
+from dray.requests.outputs.files import OutputFormat, write_outputs
+from dray.requests.outputs.kept import Kept, KeptColumn
 from dray.storage.files import AtomicFile
 from tests.support.sources import source_of
 
@@ -351,3 +353,43 @@ def test_a_value_that_is_nested_too_deeply_is_a_problem_of_its_row(tmp_path: Pat
     ingested = take(tmp_path, path, keep=["k"], skip_invalid=True)
     bad = [(one.index, one.error_code) for page in ingested.rejects() for one in page]
     assert bad == ([] if levels == 252 else [(0, "invalid_value")])
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_long_texts_of_a_page_are_not_all_kept_in_memory(tmp_path: Path, form: OutputFormat) -> None:
+    """A page of short answers has 2,000 rows, whatever stands beside them."""
+    file, text = tmp_path / "spool.jsonl.kept", "x" * 60_000
+    with file.open("wb") as written:
+        written.writelines(orjson.dumps([one, text]) + b"\n" for one in range(2_000))
+    kept = Kept(uri=str(file), columns=(KeptColumn(name="text", type="text"),))
+    pages = [[Outcome(one, None, b"{}") for one in range(2_000)]]
+    write_outputs([pages[0][:1]], directory=str(tmp_path / "warm"), kept=kept, format=form)  # its imports
+    tracemalloc.start()
+    try:
+        found = write_outputs(pages, directory=str(tmp_path / "out"), kept=kept, format=form)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.output.rows == 2_000
+    assert most < file.stat().st_size * 2 / 3
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize("part_bytes", [1 << 30, 2_000])
+def test_the_bytes_do_not_depend_on_the_pieces(
+    tmp_path: Path, form: OutputFormat, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"q": "x", "text": "y" * (97 * one % 400)} for one in range(60)]
+    kept = take(tmp_path, lines(tmp_path / "in.jsonl", rows), keep=["text"]).kept
+    found = []
+    for size in (1 << 20, 1_000, 1):
+        monkeypatch.setattr(keeping, "_PIECE_BYTES", size)
+        files = write_outputs(
+            [outcomes(list(range(40))), outcomes(list(range(40, 60)))],
+            directory=str(tmp_path / f"out-{size}"),
+            kept=kept,
+            format=form,
+            part_bytes=part_bytes,
+        ).files
+        found.append({name: (info.rows, info.sha256) for name, info in files.items()})
+    assert found[0] == found[1] == found[2]
