@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from dray.cluster.auth import refuse_missing_token
 from dray.cluster.listening import refuse_silent
-from dray.errors import ConfigError, InputError, Problem, StoreError
+from dray.errors import ConfigError, InputError, JobPausedError, Problem, StoreError
 from dray.job.beginning.input_as_begun import input_as_begun
 from dray.job.beginning.pinned_model import weights_as_begun
 from dray.job.options.checks import check_arguments, check_inputs
@@ -25,6 +25,7 @@ from dray.job.options.resolving import NoBlocks, cluster_settings
 from dray.job.options.settings import JobSettings, Resolved
 from dray.requests.ingest import ingest
 from dray.requests.media.placing import media_placer
+from dray.requests.pulse import ReadingPulse
 from dray.requests.reading.inputs import expand
 from dray.requests.reading.queries import check_database
 from dray.requests.reading.readers import ReadLimits, files_of, read_rows
@@ -40,6 +41,8 @@ from dray.storage.remote import is_remote
 from dray.store import Job, Store, open_store
 
 _SMALL_BYTES = 2 << 20  # of input: a few thousand rows, which take a tenth of a second
+_SPOOL_BYTES = 32 << 20  # of requests: compressed files and long templates make GB of a small input
+_LOOK_ROWS = 16  # between looks at what the requests come to
 _ROWS_SECONDS = 0.2  # of reading rows where nothing is wrong with them
 _MORE_SECONDS = 3.0  # where something is: the more is named, the fewer runs it takes
 _PATIENCE = 3.0  # seconds for a store that does not answer: the job itself is more patient
@@ -150,6 +153,32 @@ def _check_input(request: JobRequest, settings: JobSettings) -> None:
         expand(local)
 
 
+class _EnoughError(Exception):
+    """A small input makes large requests: its first rows are to do."""
+
+
+class _Bounded(ReadingPulse):
+    """Ends a pass over an input that takes too long, or fills the ``folder`` with its requests."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+        self._rows = 0
+        self._until = time.monotonic() + _MORE_SECONDS
+
+    def row(self) -> None:
+        """A row is there; _EnoughError where it is one too many."""
+        super().row()
+        self._rows += 1
+        if self._rows % _LOOK_ROWS == 0 and (
+            self._written() > _SPOOL_BYTES or time.monotonic() > self._until
+        ):
+            raise _EnoughError
+
+    def _written(self) -> int:
+        return sum(file.stat().st_size for file in Path(self._folder).iterdir())
+
+
 def _check_rows(source: Source, defaults: RowDefaults, rows: RowOptions) -> None:
     """Take a small input in as ingest does, only to judge it; of a big one look at the first rows.
 
@@ -158,16 +187,18 @@ def _check_rows(source: Source, defaults: RowDefaults, rows: RowOptions) -> None
     Raises:
         InputError: the files cannot be read, or rows cannot be requests.
     """
-    if sum(Path(local_path(file.uri)).stat().st_size for file in files_of(source)) > _SMALL_BYTES:
-        _check_first_rows(source, rows.skip_invalid)
-        return
-    with TemporaryDirectory(prefix="dray-preflight-") as folder:
-        ingest(
-            source,
-            spool_uri=f"{folder}/requests.jsonl",
-            defaults=defaults,
-            skip_invalid=rows.skip_invalid,
-        )
+    if sum(Path(local_path(file.uri)).stat().st_size for file in files_of(source)) <= _SMALL_BYTES:
+        # The job itself may need no room in TMPDIR, so a TMPDIR that is full refuses nothing here.
+        with suppress(_EnoughError, JobPausedError), TemporaryDirectory(prefix="dray-preflight-") as folder:
+            ingest(
+                source,
+                spool_uri=f"{folder}/requests.jsonl",
+                defaults=defaults,
+                skip_invalid=rows.skip_invalid,
+                pulse=_Bounded(folder),
+            )
+            return
+    _check_first_rows(source, rows.skip_invalid)
 
 
 def _check_first_rows(source: Source, skip_invalid: bool) -> None:
