@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import Any
 
 from dray.errors import ConfigError
@@ -49,12 +50,13 @@ def export(
     if others:
         folders.confirm(directory, owner, options)
         end_unfinished(others, options)
+    beside = kept_of(job, options) if kept else None
     work = join(join(directory, folders.WORK), job.job_id)
     return write_outputs(
         Pages(lambda: store.outcomes(job.job_id)),
         directory=directory,
         format=form,
-        kept=kept_of(job, options) if kept else None,
+        kept=None if beside is None else replace(beside, uri=store.now_at(beside.uri)),
         part_bytes=part_bytes,
         stage=Stage(folder=work, tag=f"x{secrets.token_hex(4)}"),
         confirm=lambda _infos: folders.confirm(directory, owner, options),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -65,7 +65,9 @@ def write_failed(
         raise ConfigError(f"job {job.job_id}: its input was not read to its end, so it has no error rows")
     failed = store.counts(job.job_id).failed
     wanted = _Wanted(store, job.job_id, codes)
-    lines = _lines(job, shards, wanted, options)
+    at = {uri: store.now_at(uri) for uri in dict.fromkeys(shard.uri for shard in shards)}
+    here = [replace(shard, uri=at[shard.uri]) for shard in shards]
+    lines = _lines(store, job, here, wanted, options)
     first = next(lines, None)
     rows = 0
     if first is not None:
@@ -103,16 +105,17 @@ class _Wanted:
 
 
 def _lines(
-    job: Job, shards: Sequence[Shard], wanted: _Wanted, options: ObjectStoreOptions | None
+    store: Store, job: Job, shards: Sequence[Shard], wanted: _Wanted, options: ObjectStoreOptions | None
 ) -> Iterator[bytes]:
     ordered = sorted(shards, key=lambda shard: shard.first_position)
     for uri in dict.fromkeys(shard.uri for shard in ordered):
         if not _is_there(uri, options):
             raise JobFailedError(
                 f"{uri}: the requests that job {job.job_id} kept are gone, or not on this machine, so those "
-                "of its error rows cannot be written; run its input again, with another --output"
+                "of its error rows cannot be written; bring them back, or run its input again, with another "
+                "--output"
             )
-    followers = _failed_followers(job, ordered, wanted, options)
+    followers = _failed_followers(store, job, ordered, wanted, options)
     for shard in ordered:
         if not (followers or shard.failed or shard.inherited):
             continue  # all of its rows have answers, or none yet
@@ -136,13 +139,14 @@ def _is_there(uri: str, options: ObjectStoreOptions | None) -> bool:
 
 
 def _failed_followers(
-    job: Job, ordered: Sequence[Shard], wanted: _Wanted, options: ObjectStoreOptions | None
+    store: Store, job: Job, ordered: Sequence[Shard], wanted: _Wanted, options: ObjectStoreOptions | None
 ) -> Mapping[int, list[str]]:
     """Error rows that repeat another row, whose request left the spool: their custom_ids, by that row."""
     found: dict[int, list[str]] = defaultdict(list)
     if not (ordered and has_followers(job)):
         return found
-    uri = job.info.get(FOLLOWERS_AT) or f"{ordered[0].uri}{FOLLOWERS}"  # an earlier version noted none
+    noted = job.info.get(FOLLOWERS_AT)
+    uri = store.now_at(noted) if noted else f"{ordered[0].uri}{FOLLOWERS}"  # an earlier version noted none
     if not _is_there(uri, options):
         raise JobFailedError(
             f"{uri}: the file that names the rows of job {job.job_id} which repeat another row is gone, or "

@@ -12,7 +12,7 @@ from dray.job.beginning.query_jobs import ASKED
 from dray.job.ending.timeline import Timeline
 from dray.job.heeding import run_until_stopped
 from dray.job.open_job import OpenJob
-from dray.job.rows.moving import brought_along, left_behind, respelled
+from dray.job.rows.moving import brought_along, found_there, left_behind, respelled
 from dray.job.rows.ordering import ORDER, Ordering
 from dray.job.rows.shard_sizes import ShardSizes
 from dray.job.rows.sharing import record_of, sharing_of
@@ -64,7 +64,7 @@ def ingest_job(
     """
     settings = job.settings
     with open_store(settings.store_url) as store:
-        known, recorded = store.shards(job.job_id), store.get_job(job.job_id)
+        known, recorded = found_there(store, job)
         lost = missed(job, open_shards(known)) or missed_kept(job, recorded)
         if recorded.total is not None and lost is None:
             return _brought_along(store, job, known, say)

@@ -1,18 +1,50 @@
-"""The requests of a job whose output was moved go along: nodes that share the new folder are to read them."""
+"""The requests of a job whose output was moved go along: nodes that share the new folder are to read them.
+
+They lie in the new folder already where the user has moved the old one.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from dray.errors import JobFailedError
 from dray.job.open_job import OpenJob
-from dray.job.rows.spooling import spool_of
+from dray.job.rows.spooling import FOLLOWERS_AT, REUSED_AT, spool_of
+from dray.requests.outputs.kept import KEPT_COLUMNS
 from dray.requests.spool.parts import part_uri
 from dray.storage.files import join, stream_range, write_atomic
+from dray.storage.moved_folder import moved_along
 from dray.storage.objects import is_object
 from dray.storage.same_place import name_in
-from dray.store import Shard
+from dray.store import Job, Shard, Store
+
+
+def found_there(store: Store, job: OpenJob) -> tuple[list[Shard], Job]:
+    """The job's shards and the job, with its files where the user has moved their folder to.
+
+    The store has these places from then on.
+    """
+    known, recorded = store.shards(job.job_id), store.get_job(job.job_id)
+    output = job.settings.output
+    places = {uri: moved_along(uri, output) for uri in dict.fromkeys(shard.uri for shard in known)}
+    places = {uri: now for uri, now in places.items() if uri != now}
+    noted: dict[str, Any] = {
+        key: moved_along(uri, output)
+        for key in (FOLLOWERS_AT, REUSED_AT)
+        if (uri := recorded.info.get(key)) is not None
+    }
+    kept = recorded.info.get(KEPT_COLUMNS)
+    if kept is not None:
+        noted[KEPT_COLUMNS] = {**kept, "uri": moved_along(kept["uri"], output)}
+    if places:
+        store.move_shards(job.lease, places)
+        known = store.shards(job.job_id)
+    if any(recorded.info[key] != value for key, value in noted.items()):
+        store.merge_job_info(job.lease, noted)
+        recorded = store.get_job(job.job_id)
+    return known, recorded
 
 
 def left_behind(job: OpenJob, shards: Iterable[Shard]) -> list[str]:

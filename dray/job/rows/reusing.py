@@ -136,11 +136,12 @@ class EarlierAnswers:
         given = settings.get("model_name") or source.job.info.get("model_name")
         model = served_name(settings["engine"], settings["model"], given)
         shards = [one for one in self._store.shards(source.job.job_id) if one.state is not ShardState.SPLIT]
+        now_at = cache(self._store.now_at)
         for shard in shards:
             if not shard.inherited + shard.done:
                 continue  # no row of it has an answer
             for lines in read_shard(
-                shard.uri, shard.offset, shard.length, chunk_rows=_ASKED_ROWS, options=self._options
+                now_at(shard.uri), shard.offset, shard.length, chunk_rows=_ASKED_ROWS, options=self._options
             ):
                 pulse.row()
                 indexes = [index_of(line) for line in lines]
@@ -149,18 +150,19 @@ class EarlierAnswers:
                     if index in answered and not NAMED.search(line):  # files may change
                         request = decode(line)
                         yield begin | index, key_of(request.url, request.body, model)
-        for index, key in _reused_keys(source.job, shards, self._options):
+        for index, key in _reused_keys(source.job, shards, now_at, self._options):
             yield begin | index, key
 
 
 def _reused_keys(
-    job: Job, shards: Sequence[Shard], options: ObjectStoreOptions | None
+    job: Job, shards: Sequence[Shard], now_at: Callable[[str], str], options: ObjectStoreOptions | None
 ) -> Iterator[tuple[int, bytes]]:
     """Rows that the job itself took from an earlier one: they are in no shard."""
     uris: Iterable[str | None] = [job.info.get(REUSED_AT)]
     if REUSED_AT not in job.info:  # of an earlier version of dray
         uris = dict.fromkeys(f"{_PART.sub('', shard.uri)}{REUSED}" for shard in shards)
-    for uri in uris:
+    for noted in uris:
+        uri = None if noted is None else now_at(noted)
         if uri is not None and exists(uri, options=options):
             for _, line in open_lines(uri, limit=LINE_BYTES, options=options):
                 assert line is not None, "no line is over the limit"

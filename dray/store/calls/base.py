@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from dray.storage.moved_folder import moved_along
 from dray.store import jobs
 from dray.store.database.connection import Database
 from dray.store.records import Job
@@ -24,6 +27,13 @@ class Calls:
     def get_job(self, job_id: str) -> Job:
         """The job; UnknownJobError when the store has none of this id."""
         return self._seen(self._read(lambda tx: jobs.get(tx, job_id, self._database.name)))
+
+    def now_at(self, uri: str) -> str:
+        """Where a job's own file lies by now: the user may have moved the folder of this SQLite file."""
+        url = self._database.engine.url
+        if url.get_backend_name() != "sqlite" or not url.database:
+            return uri
+        return moved_along(uri, str(Path(url.database).parent))
 
     def _key(self, job_id: str) -> int:
         """The job's integer key, as it was when the job was last read."""

@@ -99,4 +99,5 @@ class ResultCalls(Calls):
             JobFailedError: that file is gone, or not on this machine.
         """
         found = self.get_job(job_id).info.get(KEPT_COLUMNS) if kept else None
-        return frame_of(self.outcomes(job_id), None if found is None else Kept.from_dict(found))
+        there = None if found is None else Kept.from_dict({**found, "uri": self.now_at(found["uri"])})
+        return frame_of(self.outcomes(job_id), there)
