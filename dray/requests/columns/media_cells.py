@@ -27,6 +27,8 @@ def file_url(cell: object, field: str, medium: Medium) -> str:
         return data_url(bytes(cell))
     if isinstance(cell, str) and cell:
         return cell
+    if cell is None or cell == "":
+        raise medium.bad(f"the column holds no {medium.name}: no bytes, and an empty name", field)
     raise medium.bad(
         f"the column holds a {type(cell).__name__}; it can hold the bytes of a file, or a name or URL", field
     )
@@ -38,8 +40,8 @@ def sound_reader(column: str, root: str | None) -> Callable[[Mapping[str, Any]],
 
     def read(row: Mapping[str, Any]) -> str:
         value = value_of(row, column, "missing_column")
-        if value is None:
-            raise empty_cell(column)
+        if value in (None, ""):
+            raise empty_cell(column, null=value is None)
         return place(file_url(value, column, SOUNDS), column)
 
     return read

@@ -24,8 +24,9 @@ def parts_reader(form: PartForm, column: str, root: str | None) -> Callable[[Map
 
     def read(row: Mapping[str, Any]) -> list[Part]:
         value = value_of(row, column, "missing_column")
-        if value is None:
-            raise empty_cell(column, f"; for no {medium.name}, give an empty list")
+        if value in (None, ""):
+            advice = f"; for no {medium.name}, give an empty list, which JSON lines and Parquet can hold"
+            raise empty_cell(column, advice, null=value is None)
         if not isinstance(value, list):
             return [part_of(value, column)]
         parts = [part_of(one, f"{column}[{number}]") for number, one in enumerate(value)]

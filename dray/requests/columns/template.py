@@ -130,9 +130,10 @@ def _meant(column: str, names: tuple[str, ...]) -> str:
     return f"did you mean {_shown(near[found[0]])}? " if found else ""
 
 
-def empty_cell(column: str, advice: str = "") -> BadRow:
-    """The verdict on a row with a null where dray needs a value."""
-    return BadRow("missing_value", f"the column {column!r} is empty (null) in this row{advice}", column)
+def empty_cell(column: str, advice: str = "", *, null: bool = True) -> BadRow:
+    """The verdict on a row with a null, or with no text, where dray needs a value."""
+    empty = "empty (null)" if null else "empty"
+    return BadRow("missing_value", f"the column {column!r} is {empty} in this row{advice}", column)
 
 
 def named(columns: Sequence[str]) -> str:

@@ -211,6 +211,8 @@ def open_parquet(uri: str, options: ObjectStoreOptions | None) -> Iterator[parqu
             yield parquet.ParquetFile(file, pre_buffer=False, buffer_size=buffer)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             reason = first_line(error, 200, type(error).__name__)
+            if uri.lower().endswith((".gz", ".zst")):
+                reason += "; its name says that it is compressed as a whole: unpack it (gzip -d, zstd -d)"
             raise InputError(
                 [Problem("invalid_parquet", f"not readable as Parquet: {reason}", uri)]
             ) from error
@@ -322,7 +324,9 @@ def _parquet_value(value: pyarrow.Scalar[Any], maps: Literal["strict"] | None) -
         if not isinstance(value, pyarrow.StringScalar):
             return ["\udcff"]  # nested: no text, and no messages
         return value.as_buffer().to_pybytes().decode("utf-8", "surrogateescape")
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError) as error:
+        if "duplicate field names" in str(error):
+            return Unreadable(f"a value of the type {value.type}, which has a field twice")
         return Unreadable(f"a value of the type {value.type} outside the years 1 to 9999")
     except KeyError as error:
         if type(error) is KeyError:  # those of time zones are classes of their own

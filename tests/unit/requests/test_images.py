@@ -211,7 +211,7 @@ def test_a_cell_of_images_comes_before_the_prompt(cell: Any, urls: list[str]) ->
         (None, "missing_value"),
         (3, "invalid_image"),
         (b"", "invalid_image"),
-        ("", "invalid_image"),
+        ("", "missing_value"),
         ({}, "invalid_image"),
     ],
 )
@@ -281,6 +281,27 @@ def test_an_escaped_spelling_is_an_image_too(tmp_path: Path) -> None:
     [row] = read(file, str(tmp_path))
     assert row.bad is not None
     assert row.bad.code == "invalid_image"
+
+
+def test_an_empty_cell_of_a_csv_file_says_where_a_row_may_have_no_image(tmp_path: Path) -> None:
+    """It was told that a str can be a name, which it was."""
+    file = tmp_path / "in.csv"
+    file.write_text("q,i\nx,\ny,1.png\n")
+    source = source_of(str(file), prompt_column="q", image_column="i", image_root="/data")
+    none, one = read_rows(source, files_of(source), RowDefaults(), ReadLimits())
+    assert one.envelope is not None
+    assert none.bad is not None
+    assert none.bad.code == "missing_value"
+    assert none.bad.message == (
+        "the column 'i' is empty in this row; for no image, give an empty list, which JSON lines and Parquet "
+        "can hold"
+    )
+
+
+@pytest.mark.parametrize("cell", [["1.png", ""], {"bytes": None, "path": ""}, [{"bytes": None}], [None]])
+def test_an_empty_name_in_a_cell_is_no_image(cell: object) -> None:
+    with pytest.raises(BadRow, match="the column holds no image: no bytes, and an empty name"):
+        built({"q": "x", "i": cell}, prompt_column="q", image_column="i", image_root="/data")
 
 
 def test_a_root_shows_no_secret() -> None:

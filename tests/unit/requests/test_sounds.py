@@ -143,7 +143,7 @@ def test_a_cell_is_a_sound_and_needs_no_prompt(cell: Any, url: str) -> None:
         (None, "missing_value"),
         (3, "invalid_audio"),
         (b"", "invalid_audio"),
-        ("", "invalid_audio"),
+        ("", "missing_value"),
         ({}, "invalid_audio"),
         (["1.wav"], "invalid_audio"),
         ("../1.wav", "invalid_audio"),
