@@ -54,6 +54,7 @@ _SPANS_LINES = (
     "--quoting none where quotes are plain characters, as databases write them, and --quoting csv where they "
     "hold values of several lines"
 )
+_BLANKS = " \t\r\n"  # but the delimiter: a line of these is blank, as for pandas
 _TOO_LONG = "\0over the limit\0"  # stands for a line
 
 
@@ -107,23 +108,36 @@ def _csv_rows(uri: str, source: Rows, limit: int, options: ObjectStoreOptions | 
             raise InputError([_two_delimiters(uri, told[1], delimiter)])
         delimiter = told[1]
         blank, first = 1, next(texts, "")
-    while first and not first.strip("\r\n"):  # the header is the first line that is not blank
+    blanks = _BLANKS.replace(delimiter, "")
+    while first and not first.strip(blanks):  # the header is the first line that is not blank
         blank, first = blank + 1, next(texts, "")
     hint = _other_delimiter(first, delimiter)
-    lines = chain(repeat("\n", blank), [first], texts)  # all of them: an error names the line
+    lines = _Lines(chain(repeat("\n", blank), [first], texts))  # all of them: an error names the line
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     doubtful = source.quoting is None and delimiter == "\t"
     records = _csv_records(uri, reader, hint, doubtful=doubtful)
-    number, header = next((record for record in records if record[1]), (0, []))
+    number, header = next((record for record in records if lines.last.strip(blanks)), (0, []))
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
     folders = partition_of(uri, columns_of(shape).keys() - set(header))
     if header:  # else the file has blank lines alone
         check_columns(shape, (*header, *folders), uri, hint, csv=True)
     for number, values in records:
-        if values:  # a blank line is no row
+        if lines.last.strip(blanks):  # a blank line is no row; the last line of a quoted value has a quote
             yield number, _csv_row(header, values, folders, limit)
+
+
+class _Lines(Iterator[str]):
+    """Lines, and the ``last`` one that was taken."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self.last = ""
+        self._lines = lines
+
+    def __next__(self) -> str:
+        self.last = next(self._lines)
+        return self.last
 
 
 def _csv_lines(uri: str, limit: int, options: ObjectStoreOptions | None, *, quoted: bool) -> Iterator[str]:
