@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from dray.errors import InputError, Problem
+from dray.requests.reading.closed_folders import existing_above, refuse_closed
 from dray.requests.reading.dataset_hints import told_of_dataset, told_of_other
 from dray.requests.reading.formats import known_ending, told_of_folder
 from dray.storage import objects, remote
@@ -224,6 +225,7 @@ def _expand_local(item: str) -> list[FileRef]:
     refuse_odd([item])
     if path.exists() or not _WILDCARD.search(str(path)):
         return [FileRef(uri=item, size=path.stat().st_size)]
+    refuse_closed(path)
     found = glob.glob(local_pattern(path), recursive=True)  # noqa: PTH207  takes absolute patterns
     matches = [Path(name) for name in sorted(found)]
     _refuse_undecodable(matches)
@@ -251,7 +253,7 @@ def _local_ref(file: Path) -> FileRef:
 
 def local_pattern(path: Path) -> str:
     """A pattern as ``glob`` takes it. The names of its folders may hold these signs themselves."""
-    there = next((folder for folder in path.parents if folder.is_dir()), path.parents[-1])
+    there = existing_above(path)
     return str(Path(glob.escape(str(there))) / path.relative_to(there))
 
 
