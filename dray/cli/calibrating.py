@@ -31,7 +31,7 @@ def calibrate(model: str | None, price: float | None, *, json: bool) -> int:
     from dray.planner.catalogue import save
 
     if importlib.util.find_spec("vllm") is None:
-        raise ConfigError("--calibrate runs vLLM: pip install 'dray[gpu]' or 'dray[cpu]'")
+        raise ConfigError("--calibrate runs vLLM: install dray with its extra gpu or cpu (README, Install)")
     folder = model or _example()
     output.stage(f"measuring this machine with {folder}: about a minute; let nothing else run meanwhile")
     found = measured_with(folder)

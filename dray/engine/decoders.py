@@ -13,7 +13,7 @@ _LIBRARIES: dict[Medium, tuple[str, ...]] = {
     VIDEOS: ("cv2",),  # vLLM itself brings it
 }
 _ADVICE = {
-    SOUNDS: "install dray with its extra audio, as in dray[gpu,audio]",
+    SOUNDS: "install dray with its extra audio (README, Install)",
     VIDEOS: "install opencv-python-headless, as vLLM asks for it",
 }
 

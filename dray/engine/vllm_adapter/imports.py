@@ -37,9 +37,10 @@ def import_vllm(modules: Iterable[str], *, eager_on_cpu: bool) -> bool:
 
 def _told(error: ImportError) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == "vllm":
-        return "vLLM is not installed: install dray[gpu] or dray[cpu]"
+        return "vLLM is not installed: install dray with its extra gpu or cpu (README, Install)"
     said = in_one_line(str(error).partition("\n")[0])
     return (
         f"vLLM is installed and cannot be imported ({said or type(error).__name__}): its installation is "
-        "incomplete, or made for another machine; install dray[gpu] or dray[cpu] anew"
+        "incomplete, or made for another machine; install dray with its extra gpu or cpu anew (README, "
+        "Install)"
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 UNIT_BYTES = 4
 """Bytes of UTF-8 that stand for a token where no tokenizer is asked: about the mean in English text."""
 
-_INSTALL = "pip install 'dray[cpu]' or 'dray[gpu]'"
+_INSTALL = "install dray with its extra cpu or gpu (README, Install)"
 
 
 class Encoder(Protocol):

@@ -148,7 +148,7 @@ def _check_driver(url: URL, name: str) -> None:
     try:
         dialect.import_dbapi()
     except ImportError as error:
-        hint = 'pip install "dray[postgres]"' if backend == "postgresql" else "install its driver"
+        hint = 'pip install "psycopg[binary]"' if backend == "postgresql" else "install its driver"
         raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
 
 

@@ -70,5 +70,8 @@ def _file_url(path: str) -> URL:
 
 def _postgres_url(parsed: URL) -> URL:
     if find_spec("psycopg") is None:
-        raise ConfigError('PostgreSQL needs psycopg 3, which is not installed: pip install "dray[postgres]"')
+        raise ConfigError(
+            'PostgreSQL needs psycopg 3, which is not installed here: pip install "psycopg[binary]", or '
+            "install dray with its extra postgres (README, Install)"
+        )
     return parsed.set(drivername="postgresql+psycopg")

@@ -54,5 +54,6 @@ def test_a_build_for_cpus_beside_gpus_is_told(tmp_path: Path, monkeypatch: pytes
     for number in range(8):
         (tmp_path / f"nvidia{number}").touch()
     assert (
-        doctor._vllm() == f"{alone}, the build for CPUs: dray[gpu] in a new environment would use the 8 GPUs"
+        doctor._vllm()
+        == f"{alone}, the build for CPUs: the extra gpu in a new environment would use the 8 GPUs"
     )

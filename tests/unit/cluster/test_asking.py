@@ -116,8 +116,8 @@ def test_a_build_for_cpus_takes_no_gpu_of_this_machine() -> None:
     assert default_replicas(VLLM, here) == 1
     [told] = unused_gpus(VLLM, here)
     assert "this machine's 8 GPUs idle" in told
-    assert "dray[gpu]" in told
-    with pytest.raises(ConfigError, match=r"is given 1 GPU, and cannot use it.*dray\[gpu\]"):
+    assert "its extra gpu" in told
+    with pytest.raises(ConfigError, match=r"is given 1 GPU, and cannot use it.*extra gpu"):
         ask_of(replace(VLLM, gpus=1), here, 1)
 
 

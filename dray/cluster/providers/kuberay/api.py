@@ -202,7 +202,10 @@ def _client(settings: KubeRaySettings) -> tuple[Send, str]:
         from kubernetes import client, config
         from kubernetes.config.config_exception import ConfigException
     except ImportError as error:
-        raise unconfigured('its client library is missing: pip install "dray[kubernetes]"') from error
+        raise unconfigured(
+            "its client library is missing: pip install kubernetes, or install dray with its extra "
+            "kubernetes (README, Install)"
+        ) from error
     from urllib3.exceptions import HTTPError
 
     loader: Any = config  # its functions have no types
