@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 from dray.cluster.auth import refuse_missing_token
 from dray.cluster.listening import refuse_silent
+from dray.cluster.member import nodes_joined, stable_hosts
 from dray.errors import ConfigError, InputError, JobPausedError, Problem, StoreError
 from dray.job.beginning.input_as_begun import input_as_begun
 from dray.job.beginning.pinned_model import weights_as_begun
@@ -21,8 +22,9 @@ from dray.job.options.forms import RowOptions
 from dray.job.options.model_files import refuse_typo
 from dray.job.options.plan_file import as_planned
 from dray.job.options.request import BLOCK, JobRequest
-from dray.job.options.resolving import NoBlocks, cluster_settings
+from dray.job.options.resolving import NoBlocks, cluster_settings, store_url
 from dray.job.options.settings import JobSettings, Resolved
+from dray.job.options.shared_store import refuse_rented_sqlite, refuse_shared_sqlite
 from dray.requests.ingest import ingest
 from dray.requests.media.placing import media_placer
 from dray.requests.pulse import ReadingPulse
@@ -93,9 +95,25 @@ def _check_cluster(request: JobRequest, settings: JobSettings) -> None:
     if request.cluster.startswith(BLOCK):
         return
     where = cluster_settings(request.cluster, NoBlocks()).for_engine(settings.engine_arguments)
-    if where.address is not None and not _needs_no_cluster(request):
-        refuse_missing_token(where.address)
-        refuse_silent(where.address)
+    if where.local or _needs_no_cluster(request):
+        return
+    store = _store_url(request)
+    if where.address is None:
+        if store is not None:
+            refuse_rented_sqlite(store, where)
+        return
+    refuse_missing_token(where.address)
+    refuse_silent(where.address)
+    nodes = nodes_joined(where.address)
+    if nodes and store is not None:
+        refuse_shared_sqlite(store, stable_hosts(nodes))
+
+
+def _store_url(request: JobRequest) -> str | None:
+    """Where the job's store is to be; None where only Prefect knows it."""
+    if request.store is None:
+        return store_url(None, request.output, NoBlocks(), cluster=request.cluster)
+    return _readable_store(request)
 
 
 def _needs_no_cluster(request: JobRequest) -> bool:
@@ -229,9 +247,11 @@ def _check_output(request: JobRequest) -> None:
 
 def _check_store(request: JobRequest) -> None:
     store = request.store
-    if store is None and not is_object(request.output):
+    if store is None:
+        store_url(None, request.output, NoBlocks(), cluster=request.cluster)  # an object store cannot hold it
         file = Path(request.output) / "dray.db"  # the default; an output is often on a network's disk
         refuse_network(file, file_system_of(file))
-    if store is None or store.startswith(BLOCK):
+        return
+    if store.startswith(BLOCK):
         return
     open_store(without_variable(store), patience=_PATIENCE).close()

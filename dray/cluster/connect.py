@@ -19,6 +19,7 @@ from dray.cluster.base import NAMESPACE, ClusterInfo, ClusterSettings, Node
 from dray.cluster.forwarded_env import handed_down
 from dray.cluster.head import MARK
 from dray.cluster.head_watch import HeadWatch
+from dray.cluster.member import nodes_joined
 from dray.cluster.own_environment import prepare_environment
 from dray.cluster.own_node import OwnNode, join_as_node, versions_told
 from dray.cluster.providers.existing import ExistingProvider
@@ -366,6 +367,8 @@ def _connect(address: str, settings: ClusterSettings, began: float) -> ClusterIn
 
     keep_off_stdout()
     let_main_thread_alone_start_ray()
+    if settings.address is not None and settings.provider is None:
+        nodes_joined(address)
     ray.init(
         address=address,
         namespace=NAMESPACE,

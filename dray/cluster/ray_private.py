@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from dray.cluster import waiting_agent
-from dray.cluster.base import NodeType
+from dray.cluster.base import STABLE_RESOURCE, NodeType
 
 _LOOK_MS = 20
 _RAYS_PATIENCE_MS = 10_000  # Ray's own: 10 looks, one each second
@@ -190,11 +190,16 @@ def drain(node_id: str, deadline: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundNode:
-    """A live node, as the head of a cluster tells a process that has not joined it."""
+    """A live node, as the head of a cluster tells a process that has not joined it.
+
+    ``marked``: it has some of the resource of stable nodes.
+    """
 
     node_id: str
     address: str
+    host: str
     head: bool
+    marked: bool
     draining: bool
     resources: dict[str, float]
 
@@ -212,7 +217,9 @@ def nodes_at(address: str) -> list[FoundNode]:
         FoundNode(
             node_id=node_id.hex(),
             address=one.node_manager_address,
+            host=one.node_manager_hostname,
             head=bool(one.is_head_node),
+            marked=STABLE_RESOURCE in one.resources_total,
             draining=one.state_snapshot.state == _DRAINING,
             resources={
                 name: one.resources_total[name] for name in ("CPU", "GPU") if name in one.resources_total
@@ -225,10 +232,15 @@ def nodes_at(address: str) -> list[FoundNode]:
 
 def nodes_here(address: str) -> set[str]:
     """The ids of those nodes of the cluster whose head is at ``address`` that run on this machine."""
+    here = node_ids_here()
+    return {one.node_id for one in nodes_at(address) if one.node_id in here} if here else set()
+
+
+def node_ids_here() -> set[str]:
+    """The ids of the nodes that run on this machine, of all clusters."""
     from ray._private.services import find_node_ids
 
-    here = set(find_node_ids())
-    return {one.node_id for one in nodes_at(address) if one.node_id in here} if here else set()
+    return set(find_node_ids())
 
 
 def draining() -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from dray.driver.telling.wording import cluster_line, opened_line
 from dray.driver.weights_watch import AGENT_SECONDS, prefetched_weights, weights_on
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import tuning_for
-from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedError, StoreError
+from dray.errors import CancelledError, ExpiredError, JobPausedError, StoreError
 from dray.job.beginning.opening import open_job
 from dray.job.beginning.weighing import Weighing
 from dray.job.deadline import stop_signals
@@ -40,11 +39,11 @@ from dray.job.heeding import Heed
 from dray.job.job_lease import job_lease_kept
 from dray.job.open_job import OpenJob, reopen
 from dray.job.options.settings import JobSettings
+from dray.job.options.shared_store import refuse_rented_sqlite, refuse_shared_sqlite
 from dray.job.rows.following import answer_followers, followers_answered
 from dray.job.rows.ingesting import engine_kind, ingest_told, open_shards
 from dray.job.rows.sharing import told_of
 from dray.store import JobState, Shard
-from dray.store.database.urls import parse_url
 from dray.weights import LocalModel
 
 
@@ -127,10 +126,12 @@ class Run:
 
         Raises:
             JobBlockedError: its budget was spent in earlier runs.
+            ConfigError: the store is SQLite, and the cluster of several machines.
         """
         parts, job = self.parts, self.job
         try:
             if self._needs_cluster():
+                refuse_rented_sqlite(job.settings.store_url, parts.where)
                 parts.cluster.start()
             with Weighing(job) as weighing:
                 shards = parts.steps.ingest(job, self.timeline, self._expected(), parts.tell)
@@ -187,7 +188,7 @@ class Run:
         self.parts.tell(cluster_line(info))
         ready = info.ready + self.timeline.clock.ahead()
         self.timeline.add("cluster", ready - info.seconds, ready)
-        refuse_shared_sqlite(self.job.settings.store_url, info)
+        refuse_shared_sqlite(self.job.settings.store_url, info.stable_hosts)
         return info
 
     def _drive(self, shards: Sequence[Shard], fleet: Fleet) -> list[ReplicaAccount]:
@@ -241,21 +242,6 @@ def engine_spec(job: OpenJob) -> EngineSpec:
         kind, model_name = engine_kind(store, job)
     spec = job.settings.engine_spec(kind, model_name, weights=job.weights, weights_patience=AGENT_SECONDS)
     return replace(spec, prompt_day=job.prompt_day)
-
-
-def refuse_shared_sqlite(store_url: str, info: ClusterInfo) -> None:
-    """This machine and every stable one write to the store: SQLite takes one.
-
-    Raises:
-        ConfigError: the store is SQLite, and there are several.
-    """
-    writers = info.stable_hosts | {socket.gethostname()}
-    if len(writers) > 1 and parse_url(store_url).get_backend_name() == "sqlite":
-        raise ConfigError(
-            "SQLite takes writers from one machine only; the driver and the stable nodes are "
-            f"{len(writers)} machines ({', '.join(sorted(writers)[:5])}); "
-            "use PostgreSQL (--store postgresql://...)"
-        )
 
 
 def end_state(job: OpenJob) -> JobState:

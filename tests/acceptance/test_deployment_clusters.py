@@ -17,13 +17,14 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import SecretStr
 
-from blocks import EC2RayCluster, ExistingRayCluster, KubeRayCluster, LocalRayCluster
+from blocks import EC2RayCluster, ExistingRayCluster, KubeRayCluster, LocalRayCluster, ResultStore
 from dray.ports import lasting_port
 from tests.support.command import write_requests
 from tests.support.deployment import RUN_SECONDS, processes, start
 from tests.support.ec2_machines import Ec2Machines
 from tests.support.kube_operator import kubernetes
 from tests.support.moto_ec2 import MotoEc2
+from tests.support.postgres import PostgresServer
 from tests.support.prefect_server import PrefectServer
 from tests.support.raylets import Raylets
 from tests.support.waiting import until
@@ -84,9 +85,14 @@ def test_the_deployment_runs_on_it_and_leaves_nothing(
     with (
         tempfile.TemporaryDirectory(prefix="c-") as folder,  # short: Ray's sockets lie in it
         CLUSTERS[kind](Path(folder)) as (block, gone),
+        PostgresServer() as postgres,
     ):
         with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
             block.save(f"{kind}-here")
+            url = postgres.url(
+                postgres.create_database()
+            )  # a rented head is another machine than the driver's
+            ResultStore(url=SecretStr(url)).save(f"{kind}-store")
         run_id = start(
             server,
             {
@@ -94,6 +100,7 @@ def test_the_deployment_runs_on_it_and_leaves_nothing(
                 "output": str(tmp_path / "out"),
                 "job_id": kind,
                 "engine": {"name": "simulated"},
+                "store": f"block:{kind}-store",
                 "cluster": f"block:{block._block_type_slug}/{kind}-here",
             },
         )

@@ -17,6 +17,9 @@ from dray.storage.files import join, reading
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.store.database.urls import file_url
 
+LOCAL = "local"
+"""The cluster of a job that starts Ray on its own machine."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlace:
@@ -84,7 +87,7 @@ def job_settings(request: JobRequest, blocks: Blocks) -> JobSettings:
     places = Resolved(
         inputs=inputs_of(request.input),
         model=anchored_model(place.uri, request.engine.name),
-        store_url=store_url(request.store, request.output, blocks),
+        store_url=store_url(request.store, request.output, blocks, cluster=request.cluster),
         objects=objects_of(request.objects, blocks),
         model_objects=place.objects,
     )
@@ -131,7 +134,7 @@ def refuse_passwords(given: str | list[str], query: str | None) -> None:
         )
 
 
-def store_url(store: str | None, output: str, blocks: Blocks) -> str:
+def store_url(store: str | None, output: str, blocks: Blocks, *, cluster: str = LOCAL) -> str:
     """The store's URL: as given, from a block or a variable, or a SQLite file in the output folder.
 
     Raises:
@@ -139,8 +142,11 @@ def store_url(store: str | None, output: str, blocks: Blocks) -> str:
     """
     if store is None:
         if is_object(output):
+            example = (
+                "sqlite:///jobs.db" if cluster == LOCAL else "env:NAME, a variable with a PostgreSQL's URL"
+            )
             raise ConfigError(
-                f"output {output} is an object store; name a store as well, for example --store sqlite:///jobs.db"
+                f"output {output} is an object store; name a store as well, for example --store {example}"
             )
         return file_url(join(output, "dray.db"))
     if store.startswith(BLOCK):
@@ -164,7 +170,7 @@ def refuse_password(store: str) -> None:
 
 def cluster_settings(cluster: str, blocks: Blocks) -> ClusterSettings:
     """``local``, ``block:NAME``, a TOML file of settings, or the address of a Ray cluster."""
-    if cluster == "local":
+    if cluster == LOCAL:
         return ClusterSettings()
     if cluster.endswith(SUFFIX):
         return read_cluster_file(cluster)

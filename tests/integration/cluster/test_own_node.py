@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dray.cluster import own_node
+from dray.cluster import ClusterSettings, member, own_node
+from dray.cluster.connect import RayCluster
+from dray.cluster.member import nodes_joined, stable_hosts
 from dray.cluster.ray_private import auth_variables, enable_token_auth, nodes_at, nodes_here, restore_auth
+from dray.errors import ConfigError
 from tests.support.raylets import Raylets
 from tests.support.waiting import until
 
@@ -94,3 +98,42 @@ def test_a_driver_alone_waits_for_the_end_of_its_node(cluster: tuple[str, str]) 
     node.stop()
     assert node._process.poll() is not None
     until(lambda: {one.node_id for one in nodes_at(address)} == {head})
+
+
+def test_the_nodes_of_a_cluster_are_known_before_it_is_joined(
+    cluster: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, head = cluster
+    [found] = nodes_joined(address)
+    monkeypatch.setenv("RAY_ADDRESS", address)  # as Ray gives it to what `dray cluster submit` runs
+    assert [one.node_id for one in nodes_joined("auto")] == [head]
+    assert (found.node_id, found.head, found.marked) == (head, True, True)
+    assert stable_hosts([found]) == {socket.gethostname()}
+
+
+def test_a_cluster_of_which_this_machine_is_no_node_is_refused_at_once(
+    cluster: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray looked for a node of this machine for a minute, and found no node info "matching attributes"."""
+    address, _ = cluster
+    monkeypatch.setattr(member, "START_SECONDS", 0.0)
+    for here in (set[str](), {"of another cluster"}):
+        monkeypatch.setattr(member, "node_ids_here", lambda here=here: here)
+        joining = RayCluster(ClusterSettings(address=address))
+        with pytest.raises(ConfigError, match=f"`ray start --address={address} --num-cpus=0` here first"):
+            joining.wait()
+        joining.leave()
+
+
+def test_a_head_that_wants_another_token_is_left_to_the_joining(cluster: tuple[str, str]) -> None:
+    program = "import sys; from dray.cluster.member import nodes_joined; print(nodes_joined(sys.argv[1]))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, cluster[0]],
+        cwd=ROOT,
+        env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.stdout == "()\n", ended.stderr

@@ -178,6 +178,7 @@ def test_a_store_is_made_by_a_run_that_would_go_on(
     with _silent():
         preflight(without_cluster)
     monkeypatch.setattr("dray.cli.preflight.refuse_silent", lambda address: None)
+    monkeypatch.setattr("dray.cli.preflight.nodes_joined", lambda address: ())
     preflight(without_cluster)
     assert Path(without_cluster.store.removeprefix("sqlite:///")).exists()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dray.cluster import ClusterInfo, Node
+from dray.cluster import ClusterInfo, ClusterSettings, Node
 from dray.cluster.capacity import Capacity, Room
 from dray.driver.events import (
     Event,
@@ -30,7 +30,7 @@ from dray.driver.events import (
     Warned,
 )
 from dray.driver.resting import put_to_rest
-from dray.driver.whole_job import refuse_shared_sqlite, run_job
+from dray.driver.whole_job import run_job
 from dray.errors import (
     ConfigError,
     EngineStartError,
@@ -43,6 +43,7 @@ from dray.job.beginning.opening import open_job
 from dray.job.beginning.weighing import Weighing
 from dray.job.ending.result import JobResult
 from dray.job.options.settings import JobSettings
+from dray.job.options.shared_store import refuse_shared_sqlite
 from dray.job.spent_budget import has_spent_budget
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, open_store
@@ -70,15 +71,15 @@ def _cluster(*stable: str, spot: str = "spot") -> ClusterInfo:
 def test_sqlite_with_stable_nodes_on_several_machines_is_refused(url: str) -> None:
     here = socket.gethostname()
     with pytest.raises(ConfigError, match=r"2 machines \(.*elsewhere.*\); use PostgreSQL"):
-        refuse_shared_sqlite(url, _cluster(here, "elsewhere"))
+        refuse_shared_sqlite(url, _cluster(here, "elsewhere").stable_hosts)
     with pytest.raises(ConfigError, match="2 machines"):
-        refuse_shared_sqlite(url, _cluster("elsewhere"))  # the driver itself writes too
-    refuse_shared_sqlite(url, _cluster(here, here))  # two nodes, one machine
-    refuse_shared_sqlite(url, _cluster(here))
+        refuse_shared_sqlite(url, _cluster("elsewhere").stable_hosts)  # the driver itself writes too
+    refuse_shared_sqlite(url, _cluster(here, here).stable_hosts)  # two nodes, one machine
+    refuse_shared_sqlite(url, _cluster(here).stable_hosts)
 
 
 def test_postgresql_may_have_several() -> None:
-    refuse_shared_sqlite("postgresql://host/dray", _cluster("a", "b"))
+    refuse_shared_sqlite("postgresql://host/dray", _cluster("a", "b").stable_hosts)
 
 
 def _run(settings: JobSettings, observers: Sequence[Observer], script: Script | None = None) -> JobResult:
@@ -130,6 +131,21 @@ def test_a_job_without_a_row_left_starts_no_cluster(settings: JobSettings) -> No
     assert (starts, no_starts) == (1, 0)
     assert isinstance(again, JobResult)
     assert again.counts["skipped"] == 50
+
+
+def test_no_machine_is_rented_for_a_job_with_sqlite(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPU machines booted for it, and the job was refused when they had joined."""
+    monkeypatch.setattr("ray._private.services.find_node_ids", set)
+    fleet = ThreadFleet(["node-0"])
+    provider: Any = SimpleNamespace(open=lambda run="": None)
+    for standing in (False, True):
+        cluster = Counted(fleet)
+        where = ClusterSettings(provider=provider, standing=standing)
+        with pytest.raises(ConfigError, match=r"SQLite.*one machine.*use PostgreSQL"):
+            run_job(settings, replace(parts_on(fleet), cluster=cluster, where=where))
+        assert cluster.starts == 0
 
 
 @pytest.mark.heavy(one_of=3)

@@ -22,6 +22,7 @@ from dray.store import open_store
 from tests.support.command import dray, run_arguments, write_requests
 from tests.support.ec2_machines import Ec2Machines
 from tests.support.moto_ec2 import MotoEc2
+from tests.support.postgres import PostgresServer
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
@@ -33,6 +34,13 @@ def machines(moto: MotoEc2) -> Iterator[Ec2Machines]:
         found = Ec2Machines(moto.endpoint, Path(folder))
         yield found
         found.stop()
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """SQLite is refused: the rented head is another machine."""
+    with PostgresServer() as found:
+        yield found
 
 
 def settings(moto: MotoEc2, **changes: object) -> EC2Cluster:
@@ -51,19 +59,20 @@ def settings_file(moto: MotoEc2, folder: Path, **changes: object) -> Path:
 
 @pytest.mark.heavy
 def test_a_job_rents_joins_uses_and_releases_a_cluster(
-    moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
+    moto: MotoEc2, machines: Ec2Machines, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """The command, its flow in Prefect, replicas on the rented workers, the output file, and nothing left."""
     file = settings_file(moto, tmp_path)
     rows = write_requests(tmp_path / "in.jsonl", 20)
-    ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", "--cluster", str(file)))
+    store = postgres.url(postgres.create_database())
+    ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", "--cluster", str(file), store=store))
     assert ended.code == 0, ended.stderr
     assert ended.json["counts"]["done"] == 20
     assert len((tmp_path / "out/output.jsonl").read_text().splitlines()) == 20
     assert moto.left() == []
     until(lambda: not machines.running())
-    with open_store(f"sqlite:///{tmp_path / 'out/dray.db'}", create=False) as store:
-        [replica] = store.replicas("job")
+    with open_store(store, create=False) as opened:
+        [replica] = opened.replicas("job")
     gone = {one["InstanceId"]: one for one in moto.instances()}
     [worker] = [name for name in gone if "worker of test-" in machines.console(name)]
     assert replica.node is not None
@@ -72,7 +81,7 @@ def test_a_job_rents_joins_uses_and_releases_a_cluster(
 
 @pytest.mark.long
 def test_a_job_that_grows_rents_a_machine_and_gives_it_back(
-    moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
+    moto: MotoEc2, machines: Ec2Machines, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """One worker is too slow for the deadline, so a second one comes; one long row at the end needs one."""
     file = settings_file(moto, tmp_path)
@@ -83,7 +92,8 @@ def test_a_job_that_grows_rents_a_machine_and_gives_it_back(
     slow = ["--engine-arg", "max_num_seqs=2", "--engine-arg", "seconds_per_token=0.2"]
     limits = ["--replicas", "1:2", "--deadline", "30s", "--shard-rows", "8", "--replica-cpus", "1"]
     limits += ["--order", "input", "--budget", "100"]  # dollars: the nodes' types have prices
-    command = run_arguments(rows, tmp_path / "out", "--cluster", str(file), *limits, *slow)
+    store = postgres.url(postgres.create_database())
+    command = run_arguments(rows, tmp_path / "out", "--cluster", str(file), *limits, *slow, store=store)
     ended = dray(tmp_path, *command)
     assert ended.code == 0, ended.stderr
     assert ended.json["counts"]["done"] == 160
@@ -93,8 +103,8 @@ def test_a_job_that_grows_rents_a_machine_and_gives_it_back(
         if one["InstanceId"] not in before and one.get("InstanceLifecycle") == "spot"
     ]
     assert len(spot) == 2
-    with open_store(f"sqlite:///{tmp_path / 'out/dray.db'}", create=False) as store:
-        worked = store.committed_by_replica("job")
+    with open_store(store, create=False) as opened:
+        worked = opened.committed_by_replica("job")
     assert len(worked) == 2
     assert min(worked.values()) >= 8
     assert "2 replicas instead of 1" in ended.stderr
@@ -108,11 +118,12 @@ def test_a_job_that_grows_rents_a_machine_and_gives_it_back(
 
 @pytest.mark.heavy
 def test_a_job_whose_workers_never_join_fails_in_time_and_releases_all(
-    moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
+    moto: MotoEc2, machines: Ec2Machines, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """The head comes up and is joined; the one worker is lost before Ray has it."""
     file = settings_file(moto, tmp_path, join_seconds=3)
     rows = write_requests(tmp_path / "in.jsonl", 1)
+    store = postgres.url(postgres.create_database())
     over = threading.Event()
 
     def lose_workers() -> None:
@@ -124,7 +135,7 @@ def test_a_job_whose_workers_never_join_fails_in_time_and_releases_all(
     loser = threading.Thread(target=lose_workers)
     loser.start()
     try:
-        ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", "--cluster", str(file)))
+        ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", "--cluster", str(file), store=store))
     finally:
         over.set()
         loser.join()

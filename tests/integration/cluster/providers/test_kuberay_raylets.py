@@ -16,6 +16,7 @@ from dray.store import open_store
 from tests.support.command import Command, committed, dray, run_arguments, write_requests
 from tests.support.kube_operator import KubeOperator, kubernetes
 from tests.support.kube_server import KubeServer
+from tests.support.postgres import PostgresServer
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(420)]
@@ -34,6 +35,13 @@ def server(operator: KubeOperator) -> KubeServer:
     return operator.server
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """SQLite is refused: the rented head is another machine."""
+    with PostgresServer() as found:
+        yield found
+
+
 def settings_file(server: KubeServer, folder: Path) -> Path:
     """For a cluster of one worker."""
     values = {
@@ -47,34 +55,36 @@ def settings_file(server: KubeServer, folder: Path) -> Path:
 
 
 def test_a_job_makes_joins_uses_and_deletes_a_cluster(
-    server: KubeServer, operator: KubeOperator, tmp_path: Path
+    server: KubeServer, operator: KubeOperator, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """The command, its flow in Prefect, a replica on the worker's pod, the output file, and nothing left."""
     file = settings_file(server, tmp_path)
     rows = write_requests(tmp_path / "in.jsonl", 20)
-    # Dollars: the type of the node has a price, by its label.
-    ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", "--cluster", str(file), "--budget", "100"))
+    store = postgres.url(postgres.create_database())
+    more = ["--cluster", str(file), "--budget", "100"]  # dollars: the node's type has a price, by its label
+    ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", *more, store=store))
     assert ended.code == 0, ended.stderr
     assert ended.json["counts"]["done"] == 20
     assert len((tmp_path / "out/output.jsonl").read_text().splitlines()) == 20
     assert ended.json["cost"]["dollars"] > 0
-    with open_store(f"sqlite:///{tmp_path / 'out/dray.db'}", create=False) as store:
-        [replica] = store.replicas("job")
+    with open_store(store, create=False) as opened:
+        [replica] = opened.replicas("job")
     assert replica.node is not None
     until(lambda: server.left() == [])
     until(lambda: not operator.running())
 
 
 def test_a_cluster_whose_driver_is_killed_deletes_itself(
-    server: KubeServer, operator: KubeOperator, tmp_path: Path
+    server: KubeServer, operator: KubeOperator, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """No sweep runs: the container beside the head reads the expiry, and every process of the pods ends."""
     file = settings_file(server, tmp_path)
     rows = write_requests(tmp_path / "in.jsonl", 400)
     slow = ["--engine-arg", "max_num_seqs=1", "--engine-arg", "seconds_per_token=0.2"]
-    arguments = run_arguments(rows, tmp_path / "out", "--cluster", str(file), *slow)
+    store = postgres.url(postgres.create_database())
+    arguments = run_arguments(rows, tmp_path / "out", "--cluster", str(file), *slow, store=store)
     command = Command(arguments=arguments, folder=tmp_path / "log")
-    command.until(lambda: committed(tmp_path / "out") > 0, what="the first answer")
+    command.until(lambda: committed(tmp_path / "out", store=store) > 0, what="the first answer")
     command.kill9()
     [cluster] = server.objects("rayclusters")
     assert len(operator.running()) == 2
