@@ -16,7 +16,7 @@ from flows.own_server import with_own_server
 from flows.parameters import parameters_of
 from flows.resolving import PrefectBlocks
 from tasks.page import artifact_key
-from tasks.prefect_run import in_own_run
+from tasks.prefect_run import in_own_run, scheduled_time
 
 _SHOWN = 20
 
@@ -36,7 +36,7 @@ def plan(*values: Any, **options: Any) -> JobPlan:
     Its parameters are the fields of :class:`PlanRequest`, in their order, by position or by name. The plans
     are a table among the run's artifacts, and why the first is first stands in another.
     """
-    request = PlanRequest.of(*values, **options)
+    request = PlanRequest.of(*values, **options).dated(scheduled_time())
     refuse_passwords(request.input, request.rows.query)
     refuse_password(request.store or "")
     with in_own_run(), in_parameters(PlanRequest):

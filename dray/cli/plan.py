@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -36,8 +37,9 @@ def plan(
     **options: Any,
 ) -> int:
     """Plan a job; its help is in dray/cli/help.py, which is shown before this module is imported."""
-    request = PlanRequest.read(given_by(inputs, options, _OPTIONS), spelled)
-    output.stage(f"reading {', '.join(inputs[:3])}{' ...' if len(inputs) > 3 else ''}")
+    request = PlanRequest.read(given_by(inputs, options, _OPTIONS), spelled).dated(datetime.now(UTC))
+    named = [request.input] if isinstance(request.input, str) else request.input
+    output.stage(f"reading {', '.join(named[:3])}{' ...' if len(named) > 3 else ''}")
     from dray.job_plan.job_plan import plan_job
     from dray.job_plan.wording import lines_of
 

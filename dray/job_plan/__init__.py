@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from dray.job_plan.job_plan import JobPlan, Known, plan_job
@@ -17,7 +18,7 @@ def plan(*values: Any, known: Known | None = None, **options: Any) -> JobPlan:
         ConfigError: the model, or an option, cannot be used.
         InputError: the input is missing, or cannot be read.
     """
-    return plan_job(PlanRequest.of(*values, **options), known=known)
+    return plan_job(PlanRequest.of(*values, **options).dated(datetime.now(UTC)), known=known)
 
 
 __all__ = ["JobPlan", "Known", "PlanRequest", "plan", "plan_job"]

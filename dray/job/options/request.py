@@ -41,6 +41,9 @@ BLOCK = "block:"
 _PLACES = ("input", "model", "output")
 """An empty one would be the working directory: an unset variable, or a field of a page that was cleared."""
 
+_DATED = ("input", "output", "job_id", "store")
+"""Where a run reads and writes, beside the query and the roots of its rows."""
+
 _SQLITE = "sqlite:///"
 _OF_ONE_RUN = {"job_id", "plan", "resume", "overwrite"}  # not in a recipe: another run says them anew
 
@@ -82,6 +85,17 @@ class Request(Form):
             return cls(**given)
         except ValidationError as error:
             raise ConfigError(explained(error, spelled)) from None
+
+    def dated(self, at: datetime) -> Self:
+        """The same request for a run that was to start ``at``: see :func:`dray.job.options.dated.dated`."""
+        own = dict(self)
+        update = {name: _dated(own[name], at) for name in _DATED if own.get(name) is not None}
+        from dray.requests.media.medium import roots_of  # with what reads rows, before a run's first line
+
+        rows: RowOptions = own["rows"]
+        texts = {"query": rows.query, **roots_of(rows)}
+        said = {name: dated(value, at) for name, value in texts.items() if value is not None}
+        return self.model_copy(update={**update, "rows": rows.model_copy(update=said)} if said else update)
 
 
 class JobRequest(Request):
@@ -233,23 +247,6 @@ class JobRequest(Request):
         }
         return self.model_copy(update=places)
 
-    def dated(self, at: datetime) -> Self:
-        """The same request for a run that was to start ``at``: see :func:`dray.job.options.dated.dated`."""
-        inputs = self.input
-        update: dict[str, object] = {
-            "input": dated(inputs, at) if isinstance(inputs, str) else [dated(one, at) for one in inputs],
-            "output": dated(self.output, at),
-            "job_id": None if self.job_id is None else dated(self.job_id, at),
-            "store": None if self.store is None else dated(self.store, at),
-        }
-        from dray.requests.media.medium import roots_of  # with what reads rows, before a run's first line
-
-        rows = {"query": self.rows.query, **roots_of(self.rows)}
-        said = {name: dated(value, at) for name, value in rows.items() if value is not None}
-        if said:
-            update["rows"] = self.rows.model_copy(update=said)
-        return self.model_copy(update=update)
-
     def recipe(self) -> dict[str, Any]:
         """The flow's parameters for another run of the job. None stands for a URL that may hold a login."""
         kept = self.model_dump(exclude=_OF_ONE_RUN)
@@ -259,6 +256,10 @@ class JobRequest(Request):
         if self.rows.query is not None and any(map(names_login, inputs)):
             kept["input"] = None
         return kept
+
+
+def _dated(given: str | list[str], at: datetime) -> str | list[str]:
+    return dated(given, at) if isinstance(given, str) else [dated(one, at) for one in given]
 
 
 def into_groups(given: Mapping[str, Any], shortcuts: Mapping[str, str]) -> dict[str, Any]:

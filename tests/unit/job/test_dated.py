@@ -8,6 +8,7 @@ import pytest
 
 from dray.job.options.dated import dated
 from dray.job.options.request import JobRequest
+from dray.job_plan.request import PlanRequest
 
 NIGHT = datetime(2026, 3, 1, 2, 5, 59, tzinfo=UTC)
 
@@ -61,3 +62,18 @@ def test_a_request_is_dated_where_its_run_reads_and_writes() -> None:
 def test_a_request_without_words_stays_as_it_is() -> None:
     request = JobRequest.of("in.jsonl", "m", "out")
     assert request.dated(NIGHT) == request
+
+
+def test_a_plan_reads_what_its_run_would_read() -> None:
+    """The command of a nightly job could not be planned as it stands."""
+    request = PlanRequest.of(
+        ["a/{date}", "b/{yesterday}"],
+        "models/{date}",
+        store="runs/{date}",
+        rows={"query": "select '{date}'", "image_root": "scans/{date}"},
+    )
+    found = request.dated(NIGHT)
+    assert found.input == ["a/2026-03-01", "b/2026-02-28"]
+    assert found.store == "runs/2026-03-01"
+    assert (found.rows.query, found.rows.image_root) == ("select '2026-03-01'", "scans/2026-03-01")
+    assert found.model == "models/{date}"
