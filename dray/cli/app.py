@@ -133,20 +133,28 @@ def resume(
             help="As of `dray run`: dollars per hour of a node; of earlier runs, too, where none was known."
         ),
     ] = None,
+    cluster: Annotated[
+        str | None, Parameter(help="As of `dray run`. If left out: the cluster of the job's last run.")
+    ] = None,
     store: StoreOption = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> int:
     """Go on with a stopped job, with the settings of its last run, but for what is given here."""
     output.stage(f"job {job_id}: reading how it was started")
-    from dray.cli.jobs import recipe_of, with_limits
+    from dray.cli.jobs import recipe_of, with_changes
     from dray.cli.running import run_job
     from dray.job.current_job import begun_before
     from dray.job.options.request import JobRequest
     from dray.job.options.spelling import spelled
 
-    recipe = with_limits(
-        recipe_of(job_id, store), replicas=replicas, deadline=deadline, budget=budget, price=price
+    recipe = with_changes(
+        recipe_of(job_id, store),
+        replicas=replicas,
+        deadline=deadline,
+        budget=budget,
+        price=price,
+        cluster=cluster,
     )
     request = JobRequest.read({**recipe, "resume": True, "overwrite": overwrite}, spelled)
     output.stage(introduction(request))

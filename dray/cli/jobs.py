@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dray.cli import output
 from dray.cli.facts import facts_of
 from dray.cli.wording import cancel_line
+from dray.cluster.cluster_file import anchored_file
 from dray.errors import ConfigError
 from dray.job.driverless import cancel_or_ask
 from dray.storage.addresses import without_variable
@@ -85,17 +86,19 @@ def _moved_folder(job: Job, store: str) -> dict[str, str]:
     return {"output": folder} if folders.owner_of(folder) == owner_of_job(job) else {}
 
 
-def with_limits(
+def with_changes(
     recipe: Mapping[str, Any],
     *,
     replicas: str | None,
     deadline: str | None,
     budget: float | None,
     price: float | None,
+    cluster: str | None,
 ) -> dict[str, Any]:
     """A recipe with what a resume may change; None leaves it as in the job's last run."""
-    limits = {"deadline": deadline, "budget": budget, "price": price}
-    found = {**recipe, **{name: value for name, value in limits.items() if value is not None}}
+    where = None if cluster is None else anchored_file(cluster)
+    changes = {"deadline": deadline, "budget": budget, "price": price, "cluster": where}
+    found = {**recipe, **{name: value for name, value in changes.items() if value is not None}}
     if replicas is not None:
         found["engine"] = {**recipe.get("engine", {}), "replicas": replicas}
     return found

@@ -39,8 +39,7 @@ def driver_command(arguments: Sequence[str], python: str = "python") -> str:
     if any(one.partition("=")[0] == "--cluster" for one in arguments):
         raise ConfigError("leave --cluster out: the job runs on the cluster that it is submitted to")
     _refuse_secrets(arguments)
-    here = ["--cluster", "auto"] if arguments[0] == "run" else []
-    return shlex.join([python, "-m", "dray.cli", *arguments, *here])
+    return shlex.join([python, "-m", "dray.cli", *arguments, "--cluster", "auto"])
 
 
 def _refuse_secrets(arguments: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +14,7 @@ from dray.cli import running
 from dray.cli.app import run_app
 from dray.cli.preflight import preflight
 from dray.cluster import listening
+from dray.cluster.head_jobs import driver_command
 from dray.errors import ConfigError, UnknownJobError
 from dray.job import current_job
 from dray.job.beginning.opening import open_job
@@ -64,6 +66,19 @@ def test_limits_take_the_place_of_those_of_the_start(resumed: list[JobRequest], 
     assert request.price == 1.2
     assert (request.budget, request.deadline, request.engine.replicas) == (40.0, "6h", "1:8")
     assert request.engine.name == "simulated"
+
+
+def test_another_cluster_takes_the_place_of_that_of_the_last_run(
+    resumed: list[JobRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`dray cluster submit FILE -- resume JOB` took that of the last run: local, or a file the head lacks."""
+    monkeypatch.chdir(tmp_path)
+    for given in ("auto", "gpus.toml"):
+        assert resume(tmp_path, "--cluster", given) == 0
+    assert [one.cluster for one in resumed] == ["auto", str(tmp_path / "gpus.toml")]
+    words = shlex.split(driver_command(["resume", "job", "--store", str(tmp_path)]))
+    assert run_app(words[3:]) == 0
+    assert resumed[-1].cluster == "auto"
 
 
 @pytest.mark.parametrize(

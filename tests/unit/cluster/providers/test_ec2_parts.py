@@ -396,7 +396,7 @@ def test_the_last_line_of_a_console(text: str, line: str | None) -> None:
 def test_a_driver_for_the_head() -> None:
     command = driver_command(["run", "a b.jsonl", "--model", "m"], "/opt/dray/bin/python")
     assert command == "/opt/dray/bin/python -m dray.cli run 'a b.jsonl' --model m --cluster auto"
-    assert "--cluster" not in driver_command(["resume", "job"])
+    assert driver_command(["resume", "job"]).endswith(" resume job --cluster auto")
     name, line = submit_there(command, "/py", 600)
     assert subprocess.run(["sh", "-n"], input=line, text=True, check=False).returncode == 0
     assert f"--submission-id={name} -- /opt/dray/bin/python -m dray.cli run 'a b.jsonl'" in line
