@@ -13,7 +13,8 @@ StoreOption = Annotated[
     str | None,
     Parameter(
         name="--store",
-        help="Result store: URL, env:NAME or a run's output folder. If left out: $DRAY_STORE or this folder.",
+        help="Result store: URL, env:NAME, block:NAME or a run's output folder. If left out: $DRAY_STORE or "
+        "this folder.",
     ),
 ]  # fmt: skip
 ObjectsOption = Annotated[

@@ -6,15 +6,18 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.cli import output
+from dray.cli.default_store import default_store
 from dray.cli.facts import facts_of
 from dray.cli.wording import cancel_line
 from dray.cluster.cluster_file import anchored_file
 from dray.errors import ConfigError
 from dray.job.driverless import cancel_or_ask
+from dray.job.options.request import BLOCK
 from dray.storage.addresses import without_variable
 from dray.storage.layout import PART_BYTES
 from dray.store import Job, Store
@@ -30,18 +33,36 @@ HIDDEN_INPUT = "DRAY_INPUT_URL"
 
 
 def store_at(reference: str | None, *, patience: float = PATIENCE, upgrade: bool = False) -> Store:
-    """The store that ``--store`` names: a URL, env:NAME, or a folder with ``dray.db`` in it.
+    """The store that ``--store`` names: a URL, env:NAME, block:NAME, or a folder with ``dray.db`` in it.
 
     ``patience`` and ``upgrade`` are as in :func:`open_store`: a command that writes upgrades.
 
     Raises:
         ConfigError: there is no store of that name.
     """
-    return open_existing(_named(reference), upgrade=upgrade, patience=patience)
+    return open_existing(_address(_named(reference)), upgrade=upgrade, patience=patience)
 
 
 def _named(reference: str | None) -> str:
-    return reference or os.environ.get("DRAY_STORE") or "."
+    return reference or default_store() or "."
+
+
+def _address(named: str) -> str:
+    """What is named, with the value of a block or a variable in its place."""
+    return url_of_block(named.removeprefix(BLOCK)) if named.startswith(BLOCK) else without_variable(named)
+
+
+@cache
+def url_of_block(name: str) -> str:
+    """The store's URL in a block of Prefect's; once, as ``dray status --watch`` opens its store often.
+
+    Raises:
+        ConfigError: there is no such block, or no Prefect.
+    """
+    from dray.cli.with_prefect import prefect_blocks
+
+    with prefect_blocks() as blocks:
+        return blocks.store_url(name)
 
 
 def objects_named(objects: str | None) -> ObjectStoreOptions | None:
@@ -68,7 +89,7 @@ def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
     if recipe["input"] is None or _is_gone(recipe["input"]):
         raise ConfigError(f"job {job_id} reads a database whose URL is not kept; run its own command again")
     named = _named(reference)
-    address = without_variable(named)
+    address = _address(named)
     if "://" not in address:
         named = address = file_url(str(file_of(address)))  # a URL stays as named: a variable may hide a login
     return {**recipe, **_moved_folder(job, address), "store": named, "job_id": job_id}

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from dray.cli import output
+from dray.cli.default_store import NAME, with_default_store
 from dray.cli.help import JSON_HELP, OUTPUT, REQUIRED
 from dray.cli.introduction import introduction
 from dray.cli.options import request_of, with_options
@@ -30,8 +31,11 @@ def run(
     **options: Any,
 ) -> int:
     """Run a job; its help is in dray/cli/help.py, which is shown before this module is imported."""
-    request = request_of(inputs, options).dated(datetime.now(UTC))
+    given = request_of(inputs, options).dated(datetime.now(UTC))
+    request = with_default_store(given)
     output.stage(introduction(request))
+    if given.store is None and request.store is not None:
+        output.stage(f"its store is that of ${NAME}, as --store is not given")
     from dray.cli.running import run_job  # takes a second: the line above comes first
 
     return run_job(request, json=json)

@@ -150,7 +150,8 @@ class JobRequest(Request):
     store: str | None = Field(
         default=None,
         description="Result store: block:NAME, env:NAME of a variable that holds its URL, or a URL without "
-        "password, or a folder for dray.db, a SQLite file. If left out, that is the output folder.",
+        "password, or a folder for dray.db, a SQLite file. If left out: `dray run` takes $DRAY_STORE, if "
+        "set; else it is the output folder.",
     )
     cluster: str = Field(
         default="local",

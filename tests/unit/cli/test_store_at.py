@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import dray
-from dray.cli import output
+from dray.cli import jobs, output
 from dray.cli.app import run_app
 from dray.cli.deleting import delete
 from dray.cli.jobs import cancel_job, export_job, recipe_of, rewrite_report, store_at
@@ -221,3 +222,41 @@ def test_a_command_that_writes_upgrades_the_store_of_an_older_dray(
     with pytest.raises(UnknownJobError):
         writes(str(tmp_path / "old.db"))
     assert revision_of(str(tmp_path / "old.db")) == REVISION
+
+
+@pytest.fixture
+def block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A block with the folder's store in it; the names that were looked up."""
+    asked: list[str] = []
+
+    class Blocks:
+        def store_url(self, name: str) -> str:
+            asked.append(name)
+            return f"sqlite:///{folder / 'dray.db'}"
+
+    monkeypatch.setattr("dray.cli.with_prefect.prefect_blocks", lambda: nullcontext(Blocks()))
+    jobs.url_of_block.cache_clear()
+    yield asked
+    jobs.url_of_block.cache_clear()
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_a_store_in_a_block_is_found_by_every_command(
+    by: str, block: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`dray run` took one, and the others said that there is no such file."""
+    _reported(folder, "one")
+    monkeypatch.chdir(folder)
+    where = ["--store", "block:results"] if by == "option" else []
+    monkeypatch.setenv("DRAY_STORE", "block:results" if by == "variable" else "")
+    for command in (["status", "one"], ["jobs"], ["cancel", "with"], ["report", "one"]):
+        assert run_app([*command, *where]) == 0, command
+    assert run_app(["export", "one", "--output", str(folder / "all"), *where]) == 0
+    assert recipe_of("with", where[1] if where else None)["store"] == "block:results"
+    assert block == ["results"]  # once: it may take a server of Prefect's
+
+
+def test_a_store_in_a_block_without_prefect(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dray.cli.with_prefect.has_flows", lambda: False)
+    with pytest.raises(ConfigError, match=r"store: block:mine is kept in Prefect.*--store env:NAME"):
+        store_at("block:mine")

@@ -1,0 +1,56 @@
+"""The store of a command that names none: that of ``$DRAY_STORE``, where the variable is set."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from dray.errors import ConfigError
+from dray.job.options.request import BLOCK, JobRequest
+from dray.storage.addresses import VARIABLE, without_variable
+from dray.storage.objects import is_object
+
+NAME = "DRAY_STORE"
+_SQLITE = "sqlite:///"
+
+
+def default_store() -> str | None:
+    """What the variable holds: whatever ``--store`` takes."""
+    return os.environ.get(NAME) or None
+
+
+def with_default_store(request: JobRequest) -> JobRequest:
+    """The request of a run, with the variable's store where it names none; otherwise the same.
+
+    The URL of a database stays in the variable: it may hold a login.
+
+    Raises:
+        ConfigError: the output folder holds the store of an earlier run, and the variable names another:
+            the job would begin anew there.
+    """
+    given = default_store()
+    if request.store is not None or given is None:
+        return request
+    _refuse_two(request.output, given)
+    is_database = "://" in given and not given.startswith(_SQLITE)
+    return request.model_copy(update={"store": f"{VARIABLE}{NAME}" if is_database else given}).anchored()
+
+
+def _refuse_two(output: str, given: str) -> None:
+    own = None if is_object(output) else Path(output) / "dray.db"
+    if own is not None and own.exists() and not _is_file(own, given):
+        raise ConfigError(
+            f"{own} is the store of an earlier run, and ${NAME} names another one, where the job would begin "
+            f"anew: give --store {shlex.quote(output)} to go on with the folder's own, or name the other by "
+            "--store, too"
+        )
+
+
+def _is_file(file: Path, given: str) -> bool:
+    """Whether ``given`` names the SQLite file, by its path, its URL or its folder."""
+    if given.startswith(BLOCK):
+        return False
+    named = Path(without_variable(given).removeprefix(_SQLITE)).expanduser()
+    named = named / file.name if named.is_dir() else named
+    return named.exists() and named.samefile(file)
