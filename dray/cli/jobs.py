@@ -6,11 +6,11 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.cli import output
+from dray.cli.block_url import url_of_block
 from dray.cli.default_store import default_store
 from dray.cli.facts import facts_of
 from dray.cli.wording import cancel_line
@@ -50,19 +50,6 @@ def _named(reference: str | None) -> str:
 def _address(named: str) -> str:
     """What is named, with the value of a block or a variable in its place."""
     return url_of_block(named.removeprefix(BLOCK)) if named.startswith(BLOCK) else without_variable(named)
-
-
-@cache
-def url_of_block(name: str) -> str:
-    """The store's URL in a block of Prefect's; once, as ``dray status --watch`` opens its store often.
-
-    Raises:
-        ConfigError: there is no such block, or no Prefect.
-    """
-    from dray.cli.with_prefect import prefect_blocks
-
-    with prefect_blocks() as blocks:
-        return blocks.store_url(name)
 
 
 def objects_named(objects: str | None) -> ObjectStoreOptions | None:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import dray
-from dray.cli import jobs, output
+from dray.cli import block_url, output
 from dray.cli.app import run_app
 from dray.cli.deleting import delete
 from dray.cli.jobs import cancel_job, export_job, recipe_of, rewrite_report, store_at
 from dray.cli.status import show_jobs, show_status
 from dray.errors import ConfigError, StoreFatalError, StoreUnreachableError, UnknownJobError
 from dray.job.beginning.opening import owner_of_job
+from dray.job.options.resolving import NoBlocks
 from dray.report import ReportData
 from dray.storage import folders
 from dray.store import open_store
@@ -226,18 +229,17 @@ def test_a_command_that_writes_upgrades_the_store_of_an_older_dray(
 
 @pytest.fixture
 def block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A block with the folder's store in it; the names that were looked up."""
+    """A block with the folder's store in it; the names that Prefect was asked for."""
     asked: list[str] = []
 
-    class Blocks:
-        def store_url(self, name: str) -> str:
-            asked.append(name)
-            return f"sqlite:///{folder / 'dray.db'}"
+    def told(name: str) -> dict[str, str]:
+        asked.append(name)
+        return {"url": f"sqlite:///{folder / 'dray.db'}"} if name == "results" else {"error": "no such block"}
 
-    monkeypatch.setattr("dray.cli.with_prefect.prefect_blocks", lambda: nullcontext(Blocks()))
-    jobs.url_of_block.cache_clear()
+    monkeypatch.setattr(block_url, "_asked", told)
+    block_url.url_of_block.cache_clear()
     yield asked
-    jobs.url_of_block.cache_clear()
+    block_url.url_of_block.cache_clear()
 
 
 @pytest.mark.parametrize("by", ["option", "variable"])
@@ -254,9 +256,30 @@ def test_a_store_in_a_block_is_found_by_every_command(
     assert run_app(["export", "one", "--output", str(folder / "all"), *where]) == 0
     assert recipe_of("with", where[1] if where else None)["store"] == "block:results"
     assert block == ["results"]  # once: it may take a server of Prefect's
+    with pytest.raises(ConfigError, match=r"^no such block$"):
+        store_at("block:other")
 
 
-def test_a_store_in_a_block_without_prefect(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dray.cli.with_prefect.has_flows", lambda: False)
-    with pytest.raises(ConfigError, match=r"store: block:mine is kept in Prefect.*--store env:NAME"):
+def test_the_process_that_asks_prefect_says_what_a_block_holds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["block_url", "mine"])
+    held = SimpleNamespace(store_url=lambda name: f"postgresql://u:p@h/{name}")
+    monkeypatch.setattr("dray.cli.with_prefect.prefect_blocks", lambda: nullcontext(held))
+    block_url.main()
+    assert json.loads(capsys.readouterr().out) == {"url": "postgresql://u:p@h/mine"}
+    monkeypatch.setattr("dray.cli.with_prefect.prefect_blocks", lambda: nullcontext(NoBlocks()))
+    block_url.main()
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert told.startswith("store: block:mine is kept in Prefect")
+    assert "--store env:NAME" in told
+
+
+@pytest.mark.parametrize("program", ["", "print('not JSON')", "import time; time.sleep(60)"])
+def test_a_prefect_that_does_not_say_it_is_told(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = subprocess.run
+    monkeypatch.setattr(block_url, "_SECONDS", 2.0)
+    monkeypatch.setattr("subprocess.run", lambda command, **more: run([command[0], "-c", program], **more))
+    block_url.url_of_block.cache_clear()
+    with pytest.raises(ConfigError, match="Prefect does not say what block:mine holds"):
         store_at("block:mine")
