@@ -123,6 +123,31 @@ def test_the_deployments_are_as_the_file_says(server: PrefectServer, name: str) 
         start(server, {"engine": {"name": "no-such-engine"}}, name)
 
 
+@pytest.mark.heavy
+def test_a_deploy_sets_the_schedule_as_the_file_says_over_the_switch_in_the_ui(
+    server: PrefectServer, tmp_path: Path
+) -> None:
+    """A team turned the nights on in the UI. The next deploy turned them off, without a word."""
+
+    def deploy(file: Path) -> bool:
+        server.cli("deploy", "--all", "--prefect-file", str(file))
+        schedule = server.get("/deployments/name/batch-inference/tickets")["schedules"][0]
+        return bool(schedule["active"])
+
+    shipped = ROOT / "deployments" / "prefect.yaml"
+    deployment = server.get("/deployments/name/batch-inference/tickets")
+    server.patch(
+        f"/deployments/{deployment['id']}/schedules/{deployment['schedules'][0]['id']}", {"active": True}
+    )
+    assert not deploy(shipped)
+    turned_on = tmp_path / "prefect.yaml"
+    turned_on.write_text(shipped.read_text().replace("active: false", "active: true", 1))
+    assert [deploy(turned_on), deploy(turned_on)] == [True, True]
+    csv = server.get("/deployments/name/batch-inference/tickets-csv")["schedules"]
+    assert [one["active"] for one in csv] == [False]
+    assert not deploy(shipped)
+
+
 class Notified:
     """What a webhook was sent."""
 

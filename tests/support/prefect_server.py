@@ -118,6 +118,10 @@ class PrefectServer:
         """POST, as the UI does."""
         return self._call("POST", path, body or {})
 
+    def patch(self, path: str, body: dict[str, Any]) -> None:
+        """PATCH, as the UI does."""
+        self._call("PATCH", path, body)
+
     def delete(self, path: str) -> None:
         """DELETE, as the UI does."""
         self._call("DELETE", path, None)

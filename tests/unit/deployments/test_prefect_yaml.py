@@ -89,6 +89,20 @@ def test_its_schedules_wait_to_be_turned_on(deployment: dict[str, Any]) -> None:
         assert schedule["slug"]
 
 
+def test_one_schedule_can_be_turned_on_without_the_other() -> None:
+    """Turned on in the file, since each deploy sets what stands there: Prefect's switch does not last."""
+    places = [id(deployment["schedules"]) for deployment in DEPLOYMENTS]
+    assert len(set(places)) == len(DEPLOYMENTS)  # an anchor would be one list
+
+
+@pytest.mark.parametrize("name", ["prefect.yaml", "README.md"])
+def test_its_readers_learn_that_a_deploy_undoes_the_switch_in_the_ui(name: str) -> None:
+    text = (ROOT / "deployments" / name).read_text()
+    assert "Turn it on in the UI" not in text
+    assert "`active: true`" in text
+    assert "ach `prefect deploy`" in text
+
+
 @each_deployment
 def test_its_inputs_are_in_the_repository(deployment: dict[str, Any]) -> None:
     for name in ("input", "model"):
