@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import subprocess
 import threading
 from typing import Any, ParamSpec, TypeVar, cast
 
 from prefect import Flow
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.logging import get_logger
 from prefect.settings import (
     PREFECT_API_URL,
@@ -22,9 +24,18 @@ from prefect.settings import (
 )
 
 from dray.cli.server import START_SECONDS, PrefectServer
+from dray.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Of prefect/_internal/schemas/validators.py. Servers that dray starts have no such limit.
+_OVER_SIZE = re.compile(r"parameters must be less than ([\d,]+) bytes when serialized \(got ([\d,]+) bytes")
+_TOO_LONG = (
+    "Prefect's server takes at most {} bytes of parameters for a run, and these are {}: name the input's "
+    "files by a pattern in quotes ('data/*.jsonl') instead of a list, have long texts in the rows, or start "
+    "that server with PREFECT_SERVER_API_MAX_PARAMETER_SIZE=0"
+)
 
 _guard = threading.Lock()
 
@@ -38,7 +49,13 @@ def with_own_server(flow: Flow[P, R]) -> Flow[P, R]:
 class _FlowWithOwnServer(Flow[P, R]):
     def __call__(self, *values: Any, **options: Any) -> Any:
         _stand_in()
-        return super().__call__(*values, **options)
+        try:
+            return super().__call__(*values, **options)
+        except PrefectHTTPStatusError as error:
+            if (size := _OVER_SIZE.search(str(error))) is None:
+                raise
+        # Out of the handler: Prefect's error holds all parameters, twice.
+        raise ConfigError(_TOO_LONG.format(*size.groups()))
 
     def with_options(self, **options: Any) -> Flow[P, R]:
         return with_own_server(super().with_options(**options))

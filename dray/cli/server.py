@@ -119,6 +119,7 @@ _SERVER_ENVIRONMENT = {
     # Prefect's own kinds of blocks: to look for new ones, it imports Ray and pandas. Standing servers do.
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
+    "PREFECT_SERVER_API_MAX_PARAMETER_SIZE": "0",  # no limit: a shell makes a list of many files of a pattern
     "DO_NOT_TRACK": "1",
 }
 

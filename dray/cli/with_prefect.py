@@ -99,6 +99,8 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
     try:
         with called_by_options():
             state = batch_inference(**parameters, return_state=True)
+    except DrayError:  # refused before there was a run
+        raise
     except Exception as error:  # noqa: BLE001  Prefect's own: the flow's errors are in its state
         return _despite(error)
     finally:

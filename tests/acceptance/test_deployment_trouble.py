@@ -1,4 +1,4 @@
-"""deployments/ in trouble: a Prefect server that comes and goes."""
+"""deployments/ in trouble: a Prefect server that comes and goes, and one that takes no more parameters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from dray.errors import ConfigError
+from flows.batch_inference import batch_inference
+from flows.parameters import EngineOptions
 from tests.support.command import committed, write_requests
 from tests.support.deployment import (
     RUN_SECONDS,
@@ -50,3 +54,17 @@ def test_prefects_server_comes_and_goes(server: PrefectServer, tmp_path: Path) -
     assert not {"Crashed", "Failed"} & set(states(server, run_id))
     # The worker is there for the next one.
     until(lambda: not processes(server), 60)
+
+
+def test_a_server_of_the_users_own_refuses_long_parameters_in_few_words(
+    server: PrefectServer, tmp_path: Path
+) -> None:
+    """Prefect's error held them twice, with the prompt in them: megabytes in the log of the caller's run."""
+    files = [str(tmp_path / f"part-{number:05}-{'c' * 80}.parquet") for number in range(5_300)]
+    with (
+        temporary_settings({PREFECT_API_URL: f"{server.url}/api"}),
+        pytest.raises(ConfigError, match=r"at most 524,288 bytes.*a pattern in quotes") as refused,
+    ):
+        batch_inference(files, "m", str(tmp_path / "out"), engine=EngineOptions(name="simulated"))
+    assert len(str(refused.value)) < 500
+    assert refused.value.__context__ is None

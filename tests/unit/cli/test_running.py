@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dray.cli import output, running, stopping, terminal
+from dray.cli import output, running, stopping, terminal, with_prefect
 from dray.cli.output import explain
 from dray.cli.results import stored_result, summarise
 from dray.cli.running import _without_logins, run_job
@@ -151,6 +151,17 @@ def test_without_a_job_there_is_nothing_to_go_on_with(monkeypatch: pytest.Monkey
     monkeypatch.setattr(current_job, "_driven", [])
     with pytest.raises(DrayError, match=r"Prefect failed: OSError: away$"):
         _despite(OSError("away"))
+
+
+def test_what_is_refused_before_there_is_a_run_is_no_failure_of_prefects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(**_: Any) -> None:
+        raise ConfigError("Prefect's server takes at most 524,288 bytes")
+
+    monkeypatch.setattr(with_prefect, "_the_flow", lambda: (refused, lambda: None, None))
+    with pytest.raises(ConfigError, match=r"^Prefect's server takes at most"):
+        with_prefect._run_flow({}, None)
 
 
 def test_a_run_cancelled_before_there_is_a_result_says_what_is_kept(
