@@ -8,6 +8,7 @@ from uuid import UUID
 
 from prefect import runtime
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
 
 from dray.errors import StoreError
 from dray.job.open_job import OpenJob, reopen
@@ -15,6 +16,8 @@ from dray.store import JobState
 from tasks.prefect_run import Wish, callers, in_deployment, wish_in
 
 _RUN = "flow_run"  # in the job's info: the run's id, and the epoch of its lease
+# What Prefect says of a run that it cancels itself, since its deployment's ``CANCEL_NEW`` had no slot for it.
+_NO_SLOT = "Deployment concurrency limit reached."
 
 
 def note_run(job: OpenJob) -> None:
@@ -54,5 +57,8 @@ def _cancelled_at(run: UUID) -> datetime | None:
         if wish_in(state) is not Wish.CANCEL and state is not None and state.is_final():
             return None  # what happened to its caller later is no word on this job
         states = [state, *(client.read_flow_run(caller).state for caller in callers(run))]
-    times = [one.timestamp for one in states if one is not None and wish_in(one) is Wish.CANCEL]
-    return max(times, default=None)
+    return max((one.timestamp for one in states if one is not None and _by_user(one)), default=None)
+
+
+def _by_user(state: State) -> bool:
+    return wish_in(state) is Wish.CANCEL and state.message != _NO_SLOT

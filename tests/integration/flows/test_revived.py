@@ -13,7 +13,12 @@ import pytest
 import yaml
 from prefect import flow, task
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.objects import (
+    ConcurrencyLimitStrategy,
+    ConcurrencyOptions,
+    State,
+    StateType,
+)
 from prefect.states import AwaitingRetry, Cancelled, Cancelling, Failed, Pending, Running, Suspended
 
 from dray.job import current_job
@@ -205,6 +210,37 @@ def test_a_cancel_of_a_run_that_only_waits_is_of_its_job(
     assert job.cancelled_at is not None
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(a_run(Pending(), Running())))
     assert isinstance(inspect.unwrap(opening.open_job)(settings, 0.0, resume=True), OpenJob)
+
+
+def no_slot() -> State[Any]:
+    """What Prefect's server makes of the second run of a deployment that takes one at a time."""
+    one = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(
+            client.create_flow(any_flow), name=f"one-{uuid4()}", concurrency_limit=1, concurrency_options=one
+        )
+        first, second = (client.create_flow_run_from_deployment(deployment).id for _ in range(2))
+        client.set_flow_run_state(first, Pending())
+        client.set_flow_run_state(second, Pending())
+        state = client.read_flow_run(second).state
+    assert state is not None
+    assert state.name == "Cancelled"
+    return Cancelled(message=state.message)
+
+
+def test_a_run_that_prefect_itself_cancelled_leaves_its_job_to_the_next_one(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deployment of the user's with ``collision_strategy: CANCEL_NEW``: another run had the slot."""
+    refused = no_slot()
+    waits: list[list[State[Any]]] = [[Suspended(), AwaitingRetry()], [Failed(), by_automation(), late()]]
+    for begun in waits:
+        first = a_run(Pending(), Running())
+        pause(driven_by(first, settings, monkeypatch))
+        as_buttons(first, *begun, refused)
+        job = opened(settings, a_run(Pending(), Running()), monkeypatch)
+        assert isinstance(job, OpenJob)
+        pause(job)
 
 
 def test_a_suspended_run_without_a_cancel_leaves_its_job_to_the_next_one(
