@@ -118,4 +118,9 @@ def _tell(job: OpenJob, wish: Wish) -> bool:
             if state is JobState.PAUSED:  # its run was suspended: no shard is left to end it as cancelled
                 store.set_job_state(job.lease, JobState.CANCELLED, reason=CANCELLED)
             return not state.answered
-        return store.pause_job(job.lease, reason=SUSPENDED) or not store.get_job(job.job_id).state.answered
+        return store.pause_job(job.lease, reason=SUSPENDED) or not _is_done(store.get_job(job.job_id).state)
+
+
+def _is_done(state: JobState) -> bool:
+    """Whether the job has its answers, also where it still writes them."""
+    return state.answered or state is JobState.FINALIZING

@@ -147,6 +147,16 @@ def is_told_to_cancel() -> bool:
         return False
 
 
+def is_told_to_stop() -> bool:
+    """Whether a user cancelled or suspended this very run, or suspended one above it in this process."""
+    if suspension() is not None:
+        return True
+    try:
+        return wish_in(state_of_run()) is not None
+    except Exception:  # noqa: BLE001  whatever the API's trouble is
+        return False
+
+
 def _is_known() -> bool | None:
     """Whether Prefect knows the run; None where the API does not answer."""
     try:

@@ -34,6 +34,7 @@ from tasks.prefect_run import (
     in_deployment,
     is_deleted,
     is_told_to_cancel,
+    is_told_to_stop,
     wait_for_api,
 )
 from tasks.settling import SHORT_SECONDS, settle_tasks
@@ -151,7 +152,8 @@ def delivered(job: OpenJob, state: State[Any]) -> State[Any]:
 
     If a user has deleted the run, the engine cannot send the state. If a user cancelled it when its job was
     done, Prefect would refuse the state. The engine would log a traceback, and its caller would get an error
-    for a job that is done. The engine leaves a run alone that has such a state already.
+    for a job that is done. After a Suspend it would send none, and the run would fail when the time to resume
+    it is over. The engine leaves a run alone that has such a state already.
     """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
@@ -161,7 +163,7 @@ def delivered(job: OpenJob, state: State[Any]) -> State[Any]:
             "this flow run was deleted in Prefect; its job has ended as it would have, `%s` shows it",
             job.command("status"),
         )
-    elif state.is_cancelled() or not is_told_to_cancel() or not _is_set(state):
+    elif state.is_cancelled() or not is_told_to_stop() or not _is_set(state):
         return state
     context.flow_run.state = state
     raise _Delivered

@@ -13,12 +13,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from prefect import runtime
+from prefect import flow, runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
-from prefect.exceptions import CancelledRun, ObjectNotFound
+from prefect.context import FlowRunContext
+from prefect.exceptions import CancelledRun, ObjectNotFound, Pause
 from prefect.logging.handlers import PrefectConsoleHandler
-from prefect.states import Cancelling
+from prefect.states import Cancelling, Suspended
 from prefect.utilities.engine import propose_state_sync
 
 from dray.driver import whole_job
@@ -243,3 +244,39 @@ def test_a_cancel_of_a_job_that_is_done_leaves_its_run_completed(
     assert state is not None
     assert (state.type, state.name) == (StateType.COMPLETED, "Expired")
     assert (state.message or "").startswith("its time is over: ")
+
+
+@pytest.mark.parametrize("of_caller", [False, True])
+def test_a_suspend_of_a_job_that_is_done_leaves_its_run_completed(
+    run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, of_caller: bool
+) -> None:
+    """The run stayed Suspended, and failed when the button's time was over; one below stayed Running."""
+    own: list[UUID] = []
+
+    def suspended_late(*arguments: Any) -> JobResult:
+        result = finalise(*arguments)
+        own.append(UUID(str(runtime.flow_run.id)))
+        state: State[Any] = Suspended(timeout_seconds=300)
+        with get_client(sync_client=True) as client:
+            if not of_caller:
+                client.set_flow_run_state(own[0], state, force=True)
+        context = FlowRunContext.get()
+        assert context is not None
+        context.flow_run_suspension_request.mark_requested(state)  # as Prefect's engine hears of the button
+        return result
+
+    @flow
+    def nightly() -> None:
+        run(None)
+
+    monkeypatch.setattr(module, "_end_state", lambda _: JobState.EXPIRED)
+    monkeypatch.setattr(module, "finalise", suspended_late)
+    if of_caller:
+        with pytest.raises(Pause):  # its own end: it is the caller that stays suspended
+            nightly()
+    else:
+        assert run(None).state is JobState.EXPIRED
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(own[0]).state
+    assert state is not None
+    assert (state.type, state.name) == (StateType.COMPLETED, "Expired")

@@ -160,6 +160,19 @@ def test_a_cancel_that_came_too_late_is_not_said_to_be_taken(
     assert "rows are kept" not in caplog.text
 
 
+def test_a_suspension_of_a_job_that_writes_its_files_is_not_said_to_be_taken(
+    job: OpenJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(heeding, "suspension", Suspended)
+    monkeypatch.setattr(heeding, "_asked", lambda: None)
+    with open_store(job.settings.store_url) as store:
+        store.set_job_state(job.lease, JobState.FINALIZING)
+    with caplog.at_level(logging.INFO), heeding.heeding(job) as heard:
+        until(lambda: heard.wish is Wish.SUSPEND)
+    assert "suspend requested in Prefect: too late, the job has its answers" in caplog.text
+    assert kept(job).state is JobState.FINALIZING
+
+
 def test_a_cancel_that_follows_a_suspension_cancels_the_paused_job(
     job: OpenJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
