@@ -45,7 +45,14 @@ from tasks.refusals import log_refusals_briefly
 from tasks.shard_executor import executor_for
 from tasks.steps import STEPS
 from tasks.stopping import stoppable
-from tasks.telling import declined_state, delivered, finish_cancelled_run, finish_run, report_lifecycle
+from tasks.telling import (
+    declined_state,
+    delivered,
+    finish_cancelled_run,
+    finish_run,
+    report_lifecycle,
+    suspended_with_caller,
+)
 
 __all__ = ["batch_inference", "flush_prefect"]
 
@@ -71,7 +78,7 @@ def batch_inference(*values: Any, **options: Any) -> JobResult:
     :class:`JobRequest`, in their order, by position or by name.
     """
     started = time.time()
-    with in_own_run():
+    with in_own_run(), suspended_with_caller():
         warn_of_loop()
         log_refusals_briefly()
         outlive_readers()

@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.exceptions import Abort, Pause, TerminationSignal
-from prefect.states import Cancelled, Completed
+from prefect.states import Cancelled, Completed, Paused
 
 from dray.driver.outage import SHORT_PATIENCE
 from dray.driver.resting import state_after
@@ -35,6 +35,8 @@ from tasks.prefect_run import (
     is_deleted,
     is_told_to_cancel,
     is_told_to_stop,
+    of_deployment,
+    suspension,
     wait_for_api,
 )
 from tasks.settling import SHORT_SECONDS, settle_tasks
@@ -167,6 +169,20 @@ def delivered(job: OpenJob, state: State[Any]) -> State[Any]:
         return state
     context.flow_run.state = state
     raise _Delivered
+
+
+@contextmanager
+def suspended_with_caller() -> Iterator[None]:
+    """Show the run as suspended if it ends because a run above it was: Prefect would leave it Running.
+
+    Resume of the run above sets it to Running again, so the state has no timeout and awaits no worker.
+    """
+    try:
+        yield
+    except (Exception, Pause):
+        if suspension() is not None and not of_deployment():
+            _is_set(Paused(name="Suspended", message="the run that calls it was suspended: resume that one"))
+        raise
 
 
 def _figures(result: JobResult) -> dict[str, Any]:

@@ -6,21 +6,29 @@ import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from prefect import flow, runtime, task
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.context import FlowRunContext
+from prefect.exceptions import Pause
 from prefect.flow_engine import run_flow
-from prefect.states import AwaitingRetry, Cancelling, Scheduled
+from prefect.states import AwaitingRetry, Cancelling, Scheduled, Suspended
 
+from dray.driver import whole_job
 from dray.errors import InputError, JobFailedError
+from dray.job.open_job import reopen
 from dray.job.options.settings import JobSettings
+from dray.store import JobState
 from flows import batch_inference as module
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
 from tasks.prefect_run import in_deployment, is_cancelled, of_deployment
 from tests.support.command import write_requests
+from tests.support.no_cluster import no_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -123,3 +131,52 @@ def test_a_job_has_the_day_for_which_the_flow_above_it_was_scheduled(
         names = {one.name for one in client.read_flow_runs()}
     assert opened == 2 * [(f"job-{before:%Y-%m-%d}", str(tmp_path / f"out-{before:%Y-%m-%d}"))]
     assert f"job-{before:%Y-%m-%d} on m" in names
+
+
+def suspend(run: UUID) -> None:
+    """The button of the run's page, as its server and Prefect's engine in its process know of it."""
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run, Suspended(timeout_seconds=300), force=True)
+    context = FlowRunContext.get()
+    assert context is not None
+    context.flow_run_suspension_request.mark_requested(Suspended(timeout_seconds=300))
+
+
+@pytest.mark.parametrize("place", ["open_job", "ingest", "end_state"])
+def test_a_job_whose_calling_flow_is_suspended_shows_it_and_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """It stayed Running without heartbeats: the automation crashed.yaml took its process for gone."""
+    requests = write_requests(tmp_path / "in.jsonl", 3)
+    monkeypatch.setattr(module, "cluster_of", no_cluster)
+    monkeypatch.setattr(whole_job, "open_shards", lambda *_: [])
+    work = getattr(module, place)
+
+    @flow
+    def nightly() -> None:
+        batch_inference(str(requests), "m", str(tmp_path / "out"), job_id="job", engine=SIMULATED)
+
+    def and_suspended(job: Any, *arguments: Any, **options: Any) -> Any:
+        suspend(UUID(str(runtime.flow_run.root_flow_run_id)))
+        if place != "end_state":
+            return work(job, *arguments, **options)
+        with reopen(job) as store:
+            store.pause_job(job.lease, reason="suspended in Prefect")
+        return JobState.PAUSED
+
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow(nightly), name="suspended")
+        run = client.create_flow_run_from_deployment(deployment)
+        with monkeypatch.context() as patch, pytest.raises(Pause):
+            patch.setattr(module, place, and_suspended)
+            run_flow(nightly, flow_run=run)
+        (below,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id={"any_": [run.id]}))  # type: ignore[arg-type]
+        assert below.state is not None
+        assert (below.state.name, client.read_flow_run(run.id).state_name) == ("Suspended", "Suspended")
+        assert "resume that one" in (below.state.message or "")
+
+        client.resume_flow_run(run.id)
+        monkeypatch.setattr(module, "end_state", lambda _: JobState.EXPIRED)
+        run_flow(nightly, flow_run=client.read_flow_run(run.id))
+        (below,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id={"any_": [run.id]}))  # type: ignore[arg-type]
+        assert (below.state_name, client.read_flow_run(run.id).state_name) == ("Expired", "Completed")
