@@ -68,7 +68,13 @@ def _run_name() -> str:
 
 
 @with_own_server
-@flow(name="batch-inference", flow_run_name=_run_name, persist_result=False, validate_parameters=True)
+@flow(
+    name="batch-inference",
+    flow_run_name=_run_name,
+    retries=0,  # whatever Prefect's settings say: each try of a whole job rents its cluster anew
+    persist_result=False,
+    validate_parameters=True,
+)
 @parameters_of(JobRequest)
 def batch_inference(*values: Any, **options: Any) -> JobResult:
     """Run every request of the input through the model, once, and keep each result in SQL.

@@ -28,7 +28,7 @@ def _run_name() -> str:
 
 
 @with_own_server
-@flow(name="plan", flow_run_name=_run_name, persist_result=False, validate_parameters=True)
+@flow(name="plan", flow_run_name=_run_name, retries=0, persist_result=False, validate_parameters=True)
 @parameters_of(PlanRequest)
 def plan(*values: Any, **options: Any) -> JobPlan:
     """Say what a batch will take, on which GPUs and settings: dollars and time. Starts nothing.

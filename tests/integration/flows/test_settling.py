@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from dray.store import open_store
 from tasks import prefect_executor, settling
 from tasks.events import tell_of_job
 from tasks.flushing import flush_prefect
+from tests.support.command import ROOT
 from tests.support.stores import ready_job
 from tests.support.waiting import until
 
@@ -88,6 +92,30 @@ def test_a_step_is_tried_once_whatever_the_settings_say() -> None:
 
         once()
     assert len(tries) == 1
+
+
+REFUSED = """
+from flows.batch_inference import batch_inference
+from flows.plan import plan
+
+print(batch_inference.retries, plan.retries, batch_inference.with_options(retries=2).retries)
+batch_inference("none.jsonl", "m", "out", engine={"name": "simulated"})
+"""
+
+
+def test_so_is_a_whole_job(tmp_path: Path) -> None:
+    """By a team's setting, a job that failed rented its cluster again at once; a refusal came three times."""
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED],
+        env=os.environ | {"PREFECT_FLOWS_DEFAULT_RETRIES": "2", "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "none.jsonl: no such file" in done.stderr
+    assert done.stderr.count("Task run 'open job' - Finished in state Failed") == 1
+    assert done.stdout.splitlines() == ["0 0 2"]
 
 
 def test_what_is_sent_at_the_end_of_a_run_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
