@@ -22,7 +22,7 @@ from prefect.client.schemas.filters import (
     TaskRunFilterState,
     TaskRunFilterStateType,
 )
-from prefect.client.schemas.objects import State, StateType, TaskRun
+from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
 from prefect.context import FlowRunContext
 from prefect.states import Completed
 
@@ -103,7 +103,7 @@ def settle_tasks(seconds: float = _SECONDS) -> None:
     flush_prefect()
     try:
         with get_client(sync_client=True) as client:
-            left = _left(client, context.flow_run.id, seconds)
+            left = _left(client, context.flow_run, seconds)
             for task_run in left:
                 client.set_task_run_state(task_run.id, _end_of(task_run), force=True)
     except Exception as error:  # noqa: BLE001  states are for people; no job depends on one
@@ -113,12 +113,18 @@ def settle_tasks(seconds: float = _SECONDS) -> None:
         get_run_logger().info("told Prefect how %d tasks ended, of which it had not heard", len(left))
 
 
-def _left(client: SyncPrefectClient, flow_run: UUID, seconds: float) -> list[TaskRun]:
-    """Tasks that Prefect takes for unfinished, once nothing that was sent can change that."""
+def _left(client: SyncPrefectClient, flow_run: FlowRun, seconds: float) -> list[TaskRun]:
+    """Tasks that Prefect takes for unfinished, once nothing that was sent can change that.
+
+    Not those of a later try: the run may go on in another process while this one still leaves its cluster.
+    """
     deadline = time.monotonic() + seconds
-    while (found := _unfinished(client, flow_run)) and time.monotonic() < deadline:
+    while True:
+        open_ones = _unfinished(client, flow_run.id)
+        found = [one for one in open_ones if one.flow_run_run_count <= flow_run.run_count]
+        if not found or time.monotonic() > deadline:
+            return found
         time.sleep(_LOOK_EVERY)
-    return found
 
 
 def _unfinished(client: SyncPrefectClient, flow_run: UUID) -> list[TaskRun]:

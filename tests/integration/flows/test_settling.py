@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,10 @@ from prefect import flow, runtime, task, task_engine
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.context import FlowRunContext
+from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_TASKS_DEFAULT_RETRIES, temporary_settings
+from prefect.states import AwaitingRetry
 
 from dray.driver import ray_executor
 from dray.errors import ConfigError
@@ -61,12 +65,7 @@ def ends() -> UUID:
 
 
 def test_an_end_that_prefect_did_not_hear_of_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    emit = task_engine.emit_task_run_state_change_event  # type: ignore[attr-defined]  # an import of it
-
-    def lose_ends(*, validated_state: State, **given: Any) -> Any:
-        return None if validated_state.is_final() else emit(validated_state=validated_state, **given)
-
-    monkeypatch.setattr(task_engine, "emit_task_run_state_change_event", lose_ends)
+    lose_ends(monkeypatch)
     run = ends()
 
     assert {one.name: one.state and one.state.name for one in task_runs(run)} == {
@@ -74,6 +73,44 @@ def test_an_end_that_prefect_did_not_hear_of_is_told_again(monkeypatch: pytest.M
         "fails": "Failed",
         "unknown": "Ended",
     }
+
+
+def lose_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    emit = task_engine.emit_task_run_state_change_event  # type: ignore[attr-defined]  # an import of it
+
+    def emit_others(*, validated_state: State, **given: Any) -> Any:
+        return None if validated_state.is_final() else emit(validated_state=validated_state, **given)
+
+    monkeypatch.setattr(task_engine, "emit_task_run_state_change_event", emit_others)
+
+
+def test_a_process_that_leaves_late_settles_no_task_of_the_one_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A suspended run was resumed on another worker while its first process still gave its cluster back."""
+    lose_ends(monkeypatch)
+    tries: list[FlowRunContext | None] = []
+    seen: list[list[str]] = []
+
+    @flow
+    def resumed() -> None:
+        run = UUID(runtime.flow_run.id)
+        tries.append(FlowRunContext.get())
+        unknown()
+        until(lambda: len(task_runs(run)) == len(tries), 60)
+        if len(tries) == 2:
+            for one in tries:
+                with monkeypatch.context() as patch:
+                    patch.setattr(settling, "FlowRunContext", SimpleNamespace(get=lambda one=one: one))
+                    settling.settle_tasks(1.0)
+                seen.append(sorted(str(one.state and one.state.name) for one in task_runs(run)))
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(resumed)
+        for _ in range(2):
+            run_flow(resumed, flow_run=client.read_flow_run(run.id))
+            client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
+    assert seen == [["Ended", "Running"], ["Ended", "Ended"]]
 
 
 def test_a_step_is_tried_once_whatever_the_settings_say() -> None:
