@@ -103,7 +103,7 @@ def test_another_job_takes_its_answers(done: OpenJob, monkeypatch: pytest.Monkey
     settings, store = moved(done)
     monkeypatch.setattr(reusing, "_difference", lambda *_: None)
     other = open_job(replace(settings, job_id="other", output=f"{settings.output}/../other"))
-    earlier = reusing.EarlierAnswers(store, other, store.get_job("other"))
+    earlier = reusing.EarlierAnswers(store, other, store.get_job("other"), None)
     assert len(list(earlier.keyed(ReadingPulse()))) == ASKED / 2
     assert earlier.notes == []
 
