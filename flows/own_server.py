@@ -25,6 +25,7 @@ from prefect.settings import (
 
 from dray.cli.server import START_SECONDS, PrefectServer
 from dray.errors import ConfigError
+from dray.proxies import loopback_exceptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,6 +124,9 @@ class TemporaryServer:
         self._port = None  # in case it has been taken
         try:
             server.start()
+            if server.remark is not None:
+                get_logger().info("%s", server.remark)
+            os.environ.update(loopback_exceptions())  # for this process's clients, and Ray's workers
             server.wait(max(START_SECONDS, seconds))
         except BaseException:
             server.stop()

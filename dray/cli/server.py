@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -17,15 +18,18 @@ from contextlib import suppress
 from http.client import HTTPException
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
+from dray.cli.prefect_place import moved_database
+from dray.cli.prefect_settings import setting
 from dray.errors import ClusterError
 from dray.imports import lasting_imports
 from dray.ports import lasting_port
+from dray.proxies import loopback_exceptions
 from dray.storage.addresses import without_secret
 
 _GO = b"\n"
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback is no proxy's to reach
+_ERROR = re.compile(r"[\w.]+(Error|Exception)\b.*")  # of a traceback, its last line
 _ASK_TIMEOUT = 3.0  # seconds for a server that is said to be there
 START_SECONDS = 120.0
 """For a server to start: the first one on a machine creates the database."""
@@ -34,8 +38,9 @@ START_SECONDS = 120.0
 class PrefectServer:
     """A Prefect server on a free loopback port, in a process of its own that ends with this one.
 
-    Its database is Prefect's usual one, so runs stay visible in ``prefect server start`` later. ``settings``
-    are Prefect's, as variables of the environment, and go before those of this process.
+    Its database is Prefect's usual one, so runs stay visible in ``prefect server start`` later, or a local
+    one where that will not do. ``settings`` are Prefect's, as variables of the environment, and go before
+    those of this process.
     """
 
     def __init__(self, port: int | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -44,27 +49,42 @@ class PrefectServer:
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._serves = False
+        self._moved: dict[str, str] = {}
+        self.remark: str | None = None
+        """Why its database is not Prefect's usual one; None where it is. Known once it was started."""
+
+    @property
+    def told(self) -> dict[str, str]:
+        """Variables by which Prefect's clients, in this process and those that it starts, find the server."""
+        home = {name: value for name, value in self._moved.items() if name == "PREFECT_HOME"}
+        return {"PREFECT_API_URL": self.url, **loopback_exceptions(), **home}
 
     def warm_up(self) -> None:
         """Start a process that imports, and serves nothing until it is asked; again does nothing."""
         if self._process is not None:
             return
+        self._moved, self.remark = moved_database(self._settings)
+        given = {**os.environ, **self._settings, **_SERVER_ENVIRONMENT, **self._moved, **self.told}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  open until it answers or ends
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from dray.cli.server import serve; serve()", str(self.port)],
-            env={**os.environ, **self._settings, **_SERVER_ENVIRONMENT, "PREFECT_API_URL": self.url},
+            env=given,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self._log,
             start_new_session=True,  # Ctrl-C is for the run, which still needs its server to end in order
         )
 
     def start(self) -> None:
         """Have it serve; returns at once."""
         self.warm_up()
+        self._serves = True
+        self._go()
+
+    def _go(self) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._serves = True
-        with suppress(BrokenPipeError):  # it died at once: ``wait`` says so
+        with suppress(BrokenPipeError):  # it died: ``wait`` says so
             self._process.stdin.write(_GO)
             self._process.stdin.flush()
 
@@ -84,19 +104,34 @@ class PrefectServer:
             if self._process is None or self._process.poll() is not None:
                 break
             try:
-                with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:  # noqa: S310  our own loopback URL
+                with _DIRECT.open(f"{self.url}/health", timeout=2) as answer:
                     if answer.status == 200:
+                        self._go()  # its log is of its start alone
                         return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
+        said = self._last_words()
         self.stop()
         raise ClusterError(
-            "Prefect's server did not start; try `prefect server start` to see why, or set PREFECT_API_URL"
+            f"Prefect's server did not start{f' ({said})' if said else ''}; "
+            "try `prefect server start` to see why, or set PREFECT_API_URL"
         )
+
+    def _last_words(self) -> str | None:
+        """The last error that it wrote, without what stands before it; else its last line."""
+        if self._process is None or self._log.closed:
+            return None
+        self._log.seek(0)
+        lines = [line for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
+        errors = [found[0] for line in lines if (found := _ERROR.match(line))]
+        return (errors or lines or [""])[-1].strip()[:300] or None
 
     def stop(self) -> None:
         """End the process."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None:
+            return
+        self._log.close()
+        if self._process.poll() is not None:
             return
         if self._serves:
             self._process.terminate()
@@ -130,54 +165,8 @@ def configured() -> bool:
 
 
 def configured_url() -> str | None:
-    """Where Prefect's API is, by the sources that Prefect reads, in its order; None where none says.
-
-    Prefect itself would say it after a second of imports.
-    """
-    found = _told("PREFECT_API_URL", "api", "url")
-    return (_of_profile() if found is None else found) or None
-
-
-def _told(variable: str, *keys: str) -> str | None:
-    """A setting of Prefect's by the environment, ``.env``, ``prefect.toml`` or ``pyproject.toml``."""
-    if (found := os.environ.get(variable)) is not None:
-        return found
-    if (found := _dotenv(Path(".env")).get(variable)) is not None:
-        return found
-    for file, table in (("prefect.toml", ()), ("pyproject.toml", ("tool", "prefect"))):
-        value: Any = _toml(Path(file))
-        for key in (*table, *keys):
-            value = value.get(key) if isinstance(value, dict) else None
-        if value is not None:
-            return str(value)
-    return None
-
-
-def _of_profile() -> str | None:
-    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
-    named = _told("PREFECT_PROFILES_PATH", "profiles_path")
-    profiles = _toml(Path(named) if named else home / "profiles.toml")
-    active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
-    found = profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
-    return str(found) if found else None
-
-
-def _dotenv(file: Path) -> Mapping[str, str | None]:
-    if not file.is_file():
-        return {}
-    from dotenv import dotenv_values  # Prefect requires it
-
-    try:
-        return dotenv_values(file)
-    except (OSError, UnicodeDecodeError):
-        return {}  # Prefect says what is wrong with it
-
-
-def _toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return {}  # Prefect says what is wrong with it
+    """Where Prefect's API is, by the sources that Prefect reads; None where none says."""
+    return setting("PREFECT_API_URL", "api", "url") or None
 
 
 ADVICE = "start that server, or unset PREFECT_API_URL (or that of a profile or file), and dray starts its own"
@@ -224,5 +213,9 @@ def serve() -> None:
 
 def _heed_parent(asked: threading.Event) -> None:
     while os.read(0, 1):  # not by sys.stdin, whose lock a daemon thread must not hold when Python ends
+        if asked.is_set():  # it answers: a log that no process reads would grow for as long as the run lasts
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 2)
+            os.close(nowhere)
         asked.set()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from dray.cli.server import PrefectServer, configured, has_flows
+from dray.errors import DrayError
 
 _QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -37,7 +38,7 @@ def warm_up_for(arguments: Sequence[str]) -> Iterator[None]:
     from dray.cluster import cool_down
 
     try:
-        with suppress(OSError):  # the run says what is wrong
+        with suppress(OSError, DrayError):  # the run says what is wrong
             _warm_up(own_cluster=not any(word.startswith("--cluster") for word in arguments))
         yield
     finally:

@@ -80,15 +80,19 @@ def _server() -> Iterator[PrefectServer | None]:
         return
     server = warm_server() or PrefectServer()
     server.start()
+    if server.remark is not None:
+        output.say(f"dray: {server.remark}")
     with TemporaryFolder("dray-prefect-") as results:
-        told = {"PREFECT_API_URL": server.url, "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(results)}
+        told = {**server.told, "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(results)}
+        before = {name: os.environ.get(name) for name in told}
         os.environ.update(told)
         try:
             yield server
         finally:
             server.stop()
-            for name in told:
+            for name, value in before.items():
                 os.environ.pop(name, None)
+                os.environ.update({} if value is None else {name: value})
 
 
 def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:

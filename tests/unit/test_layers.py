@@ -25,6 +25,7 @@ LAYERS = (
         "history",
         "machine",
         "ports",
+        "proxies",
         "steady_clock",
         "temporary",
         "wording",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +47,26 @@ def test_what_prefect_writes_of_exceptions_goes_with_the_server(monkeypatch: pyt
         (results / "exception").write_text("pickled")
     assert not results.exists()
     assert "PREFECT_RESULTS_LOCAL_STORAGE_PATH" not in os.environ
+
+
+def test_a_run_needs_no_proxy_to_reach_its_own_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container gets HTTP_PROXY of its host, and seldom a NO_PROXY that names 127.0.0.1."""
+    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(PrefectServer, "start", lambda server: None)
+    with _answering(403) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.removesuffix("/api"))
+        with _server():
+            assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "127.0.0.1"
+        assert "NO_PROXY" not in os.environ
+        with _answering(200) as url:
+            server = PrefectServer(int(url.removesuffix("/api").rpartition(":")[2]))
+            monkeypatch.setattr(server, "_process", subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE))
+            with tempfile.TemporaryFile() as server._log:
+                try:
+                    server.wait(5)
+                finally:
+                    server.stop()
 
 
 def test_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

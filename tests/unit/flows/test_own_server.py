@@ -37,6 +37,7 @@ class _Started:
         self.port = port or 4000 + len(self.all)
         self.url = f"http://127.0.0.1:{self.port}/api"
         self.settings, self.process, self.waited = settings, _Process(), 0.0
+        self.remark: str | None = None
         self.all.append(self)
 
     def start(self) -> None:
