@@ -9,21 +9,34 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from dray.errors import ConfigError
+from dray.errors import ClusterError, ConfigError
 
 _CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
-_SECONDS = 5.0
+_SECONDS = 10.0
+_DIRECT = (("grpc.enable_http_proxy", 0),)  # as Ray's own channels: a proxy's refusal is not the head's
 
 
 def answers_anybody(address: str) -> bool:
-    """Whether the head at ``address`` (host:port) answers a call that shows no token."""
+    """Whether the head at ``address`` (host:port), which this process has joined, answers without a token.
+
+    Raises:
+        ClusterError: it neither answers nor refuses, so that cannot be known.
+    """
     import grpc  # type: ignore[import-untyped]  # comes with Ray
 
-    with grpc.insecure_channel(address) as channel:
+    tls = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+    with grpc.insecure_channel(address, options=_DIRECT) as channel:
         try:
-            channel.unary_unary(_CALL)(b"", timeout=_SECONDS)
-        except grpc.RpcError:  # it wants a token or a certificate, or is out of reach: joining says so
-            return False
+            channel.unary_unary(_CALL)(b"", timeout=_SECONDS, wait_for_ready=not tls)
+        except grpc.RpcError as error:
+            code = error.code()
+            refusals = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+            if code in refusals or (tls and code is grpc.StatusCode.UNAVAILABLE):  # it wants a certificate
+                return False
+            raise ClusterError(
+                f"the Ray cluster at {address} does not say whether it wants a token ({code.name}), and dray "
+                "uses none that may be open: look whether its head is up, then start the job again"
+            ) from error
     return True
 
 
@@ -77,12 +90,23 @@ def is_loopback(host: str) -> bool:
 def close_token_file() -> None:
     """Make the file of this user's token where it is missing, and let no other user read it.
 
-    Ray makes it readable to every user of the machine.
+    Ray makes it readable to every user of the machine. Where no file can be made, this process and those that
+    it starts have a token of their own in their environment.
     """
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
         return
-    file = Path.home() / ".ray" / "auth_token"
-    with suppress(OSError):  # a home that cannot be written to: Ray says so
+    try:
+        file = Path.home() / ".ray" / "auth_token"
+        _close(file)
+        readable = os.access(file, os.R_OK)
+    except RuntimeError:  # this user has no home
+        readable = False
+    if not readable:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def _close(file: Path) -> None:
+    with suppress(OSError):  # a home that cannot be written to
         file.parent.mkdir(exist_ok=True)
         if not file.exists():
             _make(file)

@@ -275,13 +275,19 @@ class RayCluster:
         info = _connect(access.address, self._settings, self._began)
         if own:
             return replace(info, own=True, inherited=self._inherited)
-        if answers_strangers(access.address, info.address):
-            _disconnect()
-            raise open_cluster_error(access.address)
+        self._leave_open(access.address, info.address)
         joined = self._with_workers(info, access)
         nodes = marked(joined.nodes, leaving())
         late = self._unjoined(nodes)
         return replace(joined, nodes=nodes, coming=node_types(), largest=largest, unjoined=late)
+
+    def _leave_open(self, given: str, found: str) -> None:
+        try:
+            if answers_strangers(given, found):
+                raise open_cluster_error(given)
+        except (ClusterError, ConfigError):
+            _disconnect()
+            raise
 
     def _largest(self) -> float:
         """Most GPUs of one machine that is rented, or may be: a smaller one may join first."""
