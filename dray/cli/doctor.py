@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from dray.cli import output
+from dray.cli import output, user_checks
 from dray.cli.jobs import store_at
 from dray.cli.server import ADVICE, configured_url, has_flows, silence_of
 from dray.engine.decoders import missing_libraries
@@ -35,7 +35,9 @@ def examine(model: str | None, store: str | None, *, json: bool) -> int:
         ("video", _video),
         ("flows", _flows),
         ("sqlite", lambda: sqlite3.sqlite_version),
+        ("home", user_checks.home),
         ("shared memory", _shared_memory),
+        ("logout", user_checks.logout),
         ("devices", _devices),
         ("prefect api", _prefect_api),
     ]

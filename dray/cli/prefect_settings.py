@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dray.errors import ConfigError
+from dray.storage.home import home_folder
 
 
 def prefect_home() -> Path:
@@ -20,13 +20,8 @@ def prefect_home() -> Path:
     Raises:
         ConfigError: this user has no home.
     """
-    try:
-        return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
-    except RuntimeError:
-        raise ConfigError(
-            f"HOME is not set, and user {os.getuid()} has no home folder on this machine: "
-            "set HOME to a folder that this user may write to"
-        ) from None
+    named = os.environ.get("PREFECT_HOME")
+    return home_folder() / ".prefect" if named is None else Path(os.path.expanduser(named))  # noqa: PTH111  raises not
 
 
 def setting(variable: str, *keys: str) -> str | None:

@@ -248,7 +248,8 @@ def _authorization() -> dict[str, str]:
 def _token_file() -> Path:
     """Where ``hf auth login`` keeps the token (huggingface_hub 2.4, ``constants.py``)."""
     home = os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    return Path(os.path.expandvars(os.environ.get("HF_TOKEN_PATH") or f"{home}/token")).expanduser()
+    named = os.path.expandvars(os.environ.get("HF_TOKEN_PATH") or f"{home}/token")
+    return Path(os.path.expanduser(named))  # noqa: PTH111  raises for no user
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

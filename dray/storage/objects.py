@@ -65,7 +65,7 @@ class ObjectStoreOptions:
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:
         """The endpoint and region that the AWS variables name, or AWS's file; keys stay where they are."""
         endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
-        file = environ.get("AWS_CONFIG_FILE") or str(Path("~/.aws/config").expanduser())
+        file = environ.get("AWS_CONFIG_FILE") or os.path.expanduser("~/.aws/config")  # noqa: PTH111  raises for no user
         return cls(
             endpoint=endpoint,
             region=environ.get("AWS_REGION")

@@ -46,7 +46,7 @@ def _content(value: Any) -> Any:
         if path.is_dir():
             files = sorted(file for file in path.iterdir() if _is_small(file))
             return {"folder": {file.name: _digest(file) for file in files}}
-    except (OSError, ValueError):  # a text may be no path at all
+    except (OSError, ValueError, RuntimeError):  # a text may be no path at all, or in the home of no user
         pass
     return value
 

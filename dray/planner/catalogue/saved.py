@@ -16,17 +16,22 @@ from dray.errors import ConfigError
 from dray.planner.catalogue.calibrated import Measured, calibrated
 from dray.planner.catalogue.loading import Catalogue, load_catalogue
 from dray.storage.files import write_atomic
+from dray.storage.home import home_folder
 
 FOLDER_VARIABLE = "DRAY_HARDWARE"
 """The variable that names another folder for calibrated machines."""
 
 
 def folder() -> Path:
-    """Where calibrated machines are kept."""
+    """Where calibrated machines are kept.
+
+    Raises:
+        ConfigError: this user has no home.
+    """
     given = os.environ.get(FOLDER_VARIABLE)
     if given:
         return Path(given)
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "dray" / "hardware"
+    return Path(os.environ.get("XDG_DATA_HOME") or home_folder() / ".local/share") / "dray" / "hardware"
 
 
 def save(measured: Measured, into: Path | None = None) -> Path:

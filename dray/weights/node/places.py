@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dray.errors import WeightsError
+from dray.errors import ConfigError, WeightsError
 from dray.storage.file_system import file_system_of, lines_of
+from dray.storage.home import home_folder
 
 CACHE_VARIABLE = "DRAY_MODEL_CACHE"
 HUGE_VARIABLE = "DRAY_HUGE_PAGES"  # 0: no mount of our own
@@ -38,15 +39,22 @@ class CacheRoot:
 def cache_roots(environ: Mapping[str, str] = os.environ) -> list[CacheRoot]:
     """Where models may lie, best first: the folder that ``DRAY_MODEL_CACHE`` names and no other, or shared
     memory, then ``dray/models`` in the user's cache folder.
+
+    Raises:
+        ConfigError: there is no shared memory, and this user has no home.
     """
     if named := environ.get(CACHE_VARIABLE):
         return [CacheRoot(root=Path(named), memory=file_system_of(Path(named)).memory)]
-    disk = CacheRoot(
-        root=Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dray/models", memory=False
+    shared = (
+        [CacheRoot(root=_SHARED / f"dray-{os.getuid()}", memory=True)] if os.access(_SHARED, os.W_OK) else []
     )
-    if not os.access(_SHARED, os.W_OK):
-        return [disk]
-    return [CacheRoot(root=_SHARED / f"dray-{os.getuid()}", memory=True), disk]
+    try:
+        disk = Path(environ.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "dray/models"
+    except ConfigError:
+        if shared:
+            return shared
+        raise
+    return [*shared, CacheRoot(root=disk, memory=False)]
 
 
 def prepare(place: CacheRoot) -> None:

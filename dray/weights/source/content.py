@@ -16,7 +16,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from dray.errors import WeightsError
+from dray.errors import ConfigError, WeightsError
+from dray.storage.home import home_folder
 from dray.weights.source.modules import weight_files
 
 _PIECE = 16 << 20  # bytes read at once
@@ -74,7 +75,7 @@ def _identity(file: Path) -> list[int]:
 
 
 def _kept(file: Path) -> Path:
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dray" / "digests"
+    root = Path(os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "dray" / "digests"
     return root / f"{blake3(os.fsencode(file.resolve())).hexdigest()}.json"
 
 
@@ -82,13 +83,13 @@ def _remembered(file: Path, identity: list[int]) -> str | None:
     try:
         kept = json.loads(_kept(file).read_bytes())
         return str(kept["blake3"]) if kept["identity"] == identity else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, ConfigError):  # ConfigError: this user has no home
         return None
 
 
 def _remember(file: Path, identity: list[int], digest: str) -> None:
-    kept = _kept(file)
-    with suppress(OSError):  # the next start reads the file again
+    with suppress(OSError, ConfigError):  # the next start reads the file again
+        kept = _kept(file)
         kept.parent.mkdir(parents=True, exist_ok=True)
         new = kept.with_name(f"{kept.name}.{os.getpid()}.{threading.get_ident()}")
         new.write_text(json.dumps({"file": str(file), "identity": identity, "blake3": digest}))
