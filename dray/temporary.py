@@ -26,13 +26,13 @@ _YOUNG = 60.0  # seconds in which a folder may be there and not locked yet
 class TemporaryFolder:
     """A folder that is locked for as long as its process lives: an unlocked one has no live process.
 
-    ``prefix`` begins its name, which ends with eight characters. It is removed when the block ends, or the
-    object, or the process.
+    ``prefix`` begins its name, which ends with eight characters. It lies in ``base``, or where temporary
+    files are. It is removed when the block ends, or the object, or the process.
     """
 
-    def __init__(self, prefix: str) -> None:
-        sweep(prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+    def __init__(self, prefix: str, base: Path | None = None) -> None:
+        sweep(prefix, base)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
         lock = (self.path / _LOCK).open("w")  # closed on exec: no process that this one starts holds it
         fcntl.flock(lock, fcntl.LOCK_EX)
         self._remove = weakref.finalize(self, _remove, self.path, lock)
@@ -56,9 +56,9 @@ def lock_file(name: str) -> Path:
     return folder / f"dray-{os.getuid()}-{name}.lock"
 
 
-def sweep(prefix: str) -> None:
+def sweep(prefix: str, base: Path | None = None) -> None:
     """Delete the folders with this prefix of processes that ended without doing so themselves."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    for folder in (base or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
         lock = _taken(folder)
         if lock is not None:
             _remove(folder, lock)

@@ -46,9 +46,9 @@ def logout() -> str:
     if (_LINGERING / name).exists() or _kept_by_systemd():
         return "leaves files in /dev/shm"
     return (
-        f"systemd may delete the files of {name} in /dev/shm (models, locks) at the user's last logout while a "
-        f"job runs as a service or in a batch system: `loginctl enable-linger {name}`, or RemoveIPC=no in "
-        "logind.conf"
+        f"systemd may delete the files of {name} in /dev/shm (models, locks) at the user's last logout, also "
+        f"of a job that runs as a service or in a batch system: `loginctl enable-linger {name}`, or "
+        "RemoveIPC=no in logind.conf"
     )
 
 

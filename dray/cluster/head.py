@@ -31,7 +31,11 @@ from dray.imports import lasting_imports
 from dray.processes import no_survivors
 from dray.temporary import TemporaryFolder
 
-_FOLDER = "dray-ray-"  # short: Ray puts sockets into it, whose paths Linux limits to 107 bytes
+_FOLDER = "dray-ray-"
+# Ray puts sockets into it, whose paths Linux limits. This is the longest one, with a pid of 7 digits.
+_SOCKET = f"/{_FOLDER}12345678/r/session_2026-01-01_00-00-00_123456_1234567/sockets/plasma_store"
+_LONGEST = 107
+_SHORT = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  the folder in them is this user's alone
 MARK = 1  # as a user marks a node: shard tasks ask for a thousandth each
 _START_SECONDS = 180.0  # Ray's own limits are lower; this one is for what they do not see
 _STOP_SECONDS = 30.0
@@ -137,13 +141,37 @@ def main() -> None:
     os.environ.update(settings["environment"])
     for name in settings["unset"]:
         os.environ.pop(name, None)
-    temporary = TemporaryFolder(_FOLDER)
+    try:
+        temporary = TemporaryFolder(_FOLDER, short_base())
+    except ClusterError as error:
+        print(json.dumps({"error": str(error)}), file=answers, flush=True)
+        return
     try:
         print(json.dumps(_started(settings, temporary.path)), file=answers, flush=True)
         sys.stdin.read()
         _stop()
     finally:
         temporary.remove()
+
+
+def short_base() -> Path:
+    """Where temporary files are; another folder where the names of Ray's sockets would be too long there.
+
+    Batch systems have such folders.
+
+    Raises:
+        ClusterError: no such folder can be written to.
+    """
+    usual = Path(tempfile.gettempdir())
+    if len(os.fsencode(usual)) + len(_SOCKET) <= _LONGEST:
+        return usual
+    for folder in _SHORT:
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    raise ClusterError(
+        f"TMPDIR ({usual}) is too long for the names of Ray's sockets: set it to a path of at most "
+        f"{_LONGEST - len(_SOCKET)} characters"
+    )
 
 
 def _started(settings: dict[str, Any], temporary: Path) -> dict[str, str]:

@@ -65,6 +65,22 @@ def test_a_killed_parent_leaves_nothing(temporary: Path) -> None:
         time.sleep(0.2)
 
 
+def test_a_temporary_folder_of_a_batch_system(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's sockets would have names in it that Linux does not take."""
+    long = temporary / "scratch.local.alice.12345678"
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    head = Head(ClusterSettings(num_cpus=1))
+    try:
+        assert ":" in head.wait()
+    finally:
+        head.stop()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    monkeypatch.setattr(head_module, "_SHORT", (temporary / "missing",))
+    with pytest.raises(ClusterError, match=r"TMPDIR .* too long .* at most 23 characters"):
+        head_module.short_base()
+
+
 def test_ray_says_what_it_cannot_do() -> None:
     head = Head(ClusterSettings(num_cpus=-1))
     try:
