@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from dray.processes import end_of_child
 
 pytestmark = pytest.mark.unit
 
@@ -51,10 +54,20 @@ print(orphan, other.pid, flush=True)
 """
 
 
+_NO_PIDFD = "import os; del os.pidfd_open\n"  # as in a Python that was built for old kernels
+_OLD_KERNEL = """
+import errno, os
+def refused(*_):
+    raise OSError(errno.ENOSYS, "not implemented")
+os.pidfd_open = refused
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_orphans_end_and_newcomers_stay() -> None:
+@pytest.mark.parametrize("before", ["", _NO_PIDFD, _OLD_KERNEL], ids=["pidfd", "old build", "old kernel"])
+def test_orphans_end_and_newcomers_stay(before: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+        [sys.executable, "-c", before + ORPHANS], stdout=subprocess.PIPE, text=True, timeout=60, check=True
     )
     orphan, newcomer = ended.stdout.split()
     deadline = time.monotonic() + 5
@@ -63,6 +76,22 @@ def test_orphans_end_and_newcomers_stay() -> None:
         time.sleep(0.05)
     assert _lives(newcomer)
     os.kill(int(newcomer), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("pidfd", [True, False])
+def test_a_descriptor_tells_the_end_of_a_child(pidfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
+    with subprocess.Popen(["sleep", "60"]) as child:
+        descriptor = end_of_child(child.pid)
+        assert select.select([descriptor], [], [], 0.05)[0] == []
+        child.kill()
+        assert select.select([descriptor], [], [], 10)[0] == [descriptor]
+        assert child.wait() == -signal.SIGKILL
+    again = end_of_child(child.pid) if not pidfd else descriptor
+    assert select.select([again], [], [], 10)[0] == [again]
+    for one in {descriptor, again}:
+        os.close(one)
 
 
 def _lives(pid: str) -> bool:

@@ -25,6 +25,7 @@ from dray.engine.tuning import Tuned, Tuning
 from dray.engine.vllm_adapter.core.process import LOG, TUNED, LastWords, Order
 from dray.engine.vllm_adapter.core.socket_folder import SocketFolder
 from dray.errors import EngineDeadError, EngineStartError
+from dray.processes import end_of_child
 
 _PROGRAM = "dray.engine.vllm_adapter.core.process"
 _WAIT_SECONDS = 0.25  # of a step for the core's next message
@@ -56,7 +57,7 @@ class CoreProcess:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # the terminal's Ctrl-C is for the command
             )
-        self.sentinel = os.pidfd_open(self._process.pid)
+        self.sentinel = end_of_child(self._process.pid)
         threading.Thread(target=self._listen, name="dray-engine-core", daemon=True).start()
 
     def _listen(self) -> None:
