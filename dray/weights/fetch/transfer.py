@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import selectors
@@ -97,6 +98,7 @@ class Transfer:
 
         Raises:
             WeightsError: it cannot be had; says which file and range, and why.
+            FileNotFoundError: its folder was removed meanwhile.
         """
         marks = self._ready.marks
         left = [number for number in self._plan.order if not marks[number]]
@@ -137,6 +139,8 @@ class Transfer:
         looked = beaten = float("-inf")
         while not (schedule.complete or schedule.failure or self._stopped):
             now = time.monotonic()
+            if self._ready.removed:  # the files, too: what comes would be written to no name
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._folder))
             if self._peers is not None and now - looked > _PEERS_EVERY:
                 schedule.learn(self._peers.look(), now)
                 looked = now

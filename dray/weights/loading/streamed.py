@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dray.errors import WeightsError
+from dray.errors import EngineStartError, WeightsError
 from dray.weights.fetch.chunks import ChunkPlan
 from dray.weights.node.cache import DESCRIPTION, READY, ModelPaths
 from dray.weights.node.description import Description, read_description
@@ -71,6 +71,7 @@ class StreamedWeights:
 
         Raises:
             WeightsError: a file is damaged, or the index is not true.
+            EngineStartError: the folder was removed before this.
         """
         if not folder.name.endswith(_ENGINE):
             files = [
@@ -83,6 +84,8 @@ class StreamedWeights:
         try:
             place, description, ready = _opened(paths.partial)
         except (FileNotFoundError, WeightsError):
+            if not (paths.whole.is_dir() or paths.partial.is_dir()):
+                raise EngineStartError(f"{folder} was removed from outside before it was loaded") from None
             if not paths.whole.is_dir():
                 raise
             # It was published, perhaps at this moment.
@@ -100,6 +103,7 @@ class StreamedWeights:
 
         Raises:
             WeightsError: the bytes of one cannot be had.
+            EngineStartError: the model was removed meanwhile.
         """
         began = time.monotonic()
         for file in self.files:
@@ -107,7 +111,11 @@ class StreamedWeights:
         self.stats.seconds = time.monotonic() - began
 
     def _of(self, file: _File) -> Iterator[tuple[str, torch.Tensor]]:
-        mapping = _mapped(file)
+        try:
+            mapping = _mapped(file)
+        finally:
+            if self.ready is not None:
+                self.ready.refuse_removed()
         for tensor in file.header.tensors:
             start, end = file.header.data_start + tensor.start, file.header.data_start + tensor.end
             if self.ready is not None and self.plan is not None:

@@ -24,7 +24,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -50,6 +50,14 @@ class ModelPaths:
 
     place: CacheRoot
     key: str
+    held: int | None = field(default=None, compare=False)  # the lock, open, of a process that uses the model
+
+    @property
+    def removed(self) -> bool:
+        """Whether the model that this process uses was removed from outside, as systemd does at a logout."""
+        with suppress(OSError):
+            return self.held is not None and os.fstat(self.held).st_nlink == 0
+        return True
 
     @property
     def whole(self) -> Path:
@@ -153,6 +161,8 @@ def _attach(manifest: Manifest) -> tuple[ModelPaths, int]:
     with _locked(options[0].root) as first:  # all processes of the node choose one after the other
         paths = _chosen(manifest, options)
         with nullcontext() if paths.place.root == first else _locked(paths.place.root):
+            if not paths.use_lock.exists():  # what is there is being removed from outside, or was in part
+                _rename_away(paths)
             use = os.open(paths.use_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(use, fcntl.LOCK_SH)
@@ -162,7 +172,7 @@ def _attach(manifest: Manifest) -> tuple[ModelPaths, int]:
             except BaseException:
                 os.close(use)
                 raise
-    return paths, use
+    return replace(paths, held=use), use
 
 
 def _usable(options: list[CacheRoot]) -> list[CacheRoot]:
@@ -324,14 +334,20 @@ def _remove_unused(paths: ModelPaths) -> bool:
 
 def _remove_locked(paths: ModelPaths) -> None:
     """Rename the folders first: a process killed meanwhile leaves no part that looks like the whole model."""
-    root = paths.place.root
+    _rename_away(paths)
+    for file in (paths.fill_lock, paths.use_lock):
+        file.unlink(missing_ok=True)
+
+
+def _rename_away(paths: ModelPaths) -> None:
+    root, found = paths.place.root, False
     for suffix in _FOLDERS:
         with suppress(FileNotFoundError):
             (root / f"{paths.key}{suffix}").rename(root / f"{paths.key}.gone-{secrets.token_hex(8)}")
-    sync(root)
-    _sweep(root)
-    for file in (paths.fill_lock, paths.use_lock):
-        file.unlink(missing_ok=True)
+            found = True
+    if found:
+        sync(root)
+        _sweep(root)
 
 
 def _sweep(root: Path) -> None:

@@ -22,17 +22,23 @@ from dray.weights.source.header import HEADER_LIMIT, read_header
 from dray.weights.source.manifest import Manifest
 
 
-def lay_out(folder: Path, manifest: Manifest) -> None:
-    """All files in their sizes, as holes, and what the model is."""
-    for file in manifest.files:
+def lay_out(folder: Path, manifest: Manifest) -> set[int]:
+    """All files in their sizes, as holes, and what the model is.
+
+    Returns the numbers of the files that were not there in their sizes.
+    """
+    changed = set()
+    for number, file in enumerate(manifest.files):
         (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / file.name, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if os.fstat(descriptor).st_size != file.size:
                 os.ftruncate(descriptor, file.size)
+                changed.add(number)
         finally:
             os.close(descriptor)
     write_description(folder / DESCRIPTION, manifest)
+    return changed
 
 
 def distrust(ready: ChunkMap, plan: ChunkPlan, paths: ModelPaths) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,11 @@ from dray.weights.node.filling import EngineFolder, distrust, lay_out, publish
 from dray.weights.node.ready import STALL_SECONDS, ChunkMap
 from dray.weights.source.manifest import Manifest
 
+_logger = logging.getLogger(__name__)
+
 _STANDBY_SECONDS = 0.1  # between looks whether the filling process is gone
+_ATTACHMENTS = 5  # of one model by one process: its folder may be removed from outside
+_REMOVAL_SECONDS = 1.0  # that such a removal may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,10 @@ class LocalModel:
         self._closed = threading.Event()
         self._settled = threading.Event()  # the filling process is known: the map's failure is no older one
         self._error: Exception | None = None
+        self._attachments = 1
+        self._begin()
+
+    def _begin(self) -> None:
         self._thread = threading.Thread(target=self._stand_by, name="dray-weights", daemon=True)
         self._thread.start()
 
@@ -109,7 +118,9 @@ class LocalModel:
         return found
 
     def _opened_map(self) -> ChunkMap | None:
-        """The map, once there is one."""
+        """The map, once there is one; not one that was removed."""
+        if self._map is not None and self._map.removed:
+            self._map = None  # left to the garbage collector: another thread may look at it
         if self._map is None:
             whole = self.paths.whole.is_dir()
             folder = self.paths.whole if whole else self.paths.partial
@@ -136,6 +147,8 @@ class LocalModel:
         """Why it cannot be had, as things are."""
         if self._error is not None:
             return str(self._error)
+        if self.paths.removed and not self._thread.is_alive():
+            return f"{self.paths.place.root}: the model was removed from outside"
         return self._map.failure if self._map is not None else None
 
     def describe(self, node: str) -> ModelProgress:
@@ -199,6 +212,8 @@ class LocalModel:
                 continue
             if self._error is not None:
                 raise self._error
+            if self.paths.removed and not self._thread.is_alive():
+                self._begin()
             ready = self.ready
             if ready.failure is not None:
                 raise WeightsError(ready.failure)
@@ -211,17 +226,51 @@ class LocalModel:
     # -- filling ----------------------------------------------------------------------------
 
     def _stand_by(self) -> None:
-        """Fill it, or wait until it is whole, ready to take over."""
+        """Fill it, or wait until it is whole, ready to take over; again where its folder was removed."""
         try:
-            self._stand_by_until_settled()
+            while True:
+                try:
+                    self._stand_by_until_settled()
+                except FileNotFoundError:
+                    if not self._removed_soon():
+                        raise
+                if not self.paths.removed or self._closed.is_set():
+                    return
+                self._attach_anew()
         except Exception as error:  # noqa: BLE001  thread edge: raised where the model is waited for
             self._error = WeightsError(f"model {self.manifest.uri}: {_reason(error)}")
         finally:
             self._settled.set()
 
+    def _removed_soon(self) -> bool:
+        """Whether all of the model is removed at this moment, and no file of it alone."""
+        until = time.monotonic() + _REMOVAL_SECONDS
+        while not self.paths.removed and time.monotonic() < until:
+            self._closed.wait(0.05)
+        return self.paths.removed
+
+    def _attach_anew(self) -> None:
+        """Begin again with a model whose folder was removed.
+
+        Raises:
+            WeightsError: there is no room for it, or it was removed too often.
+        """
+        root = self.paths.place.root
+        if self._attachments == _ATTACHMENTS:
+            raise WeightsError(
+                f"{root}: it was removed from outside {_ATTACHMENTS} times while the model came: look what "
+                "does that (systemd at a logout: RemoveIPC), or set DRAY_MODEL_CACHE to another folder"
+            )
+        self._attachments += 1
+        _logger.warning("%s was removed from outside: model %s comes again", root, self.manifest.uri)
+        stack, before = ExitStack(), self._stack
+        self.paths, self._stack = stack.enter_context(attached(self.manifest)), stack
+        self._generation = None
+        before.close()
+
     def _stand_by_until_settled(self) -> None:
         others, free_since = False, time.monotonic()
-        while not self._closed.is_set() and not self.paths.whole.is_dir():
+        while not (self._closed.is_set() or self.paths.removed or self.paths.whole.is_dir()):
             with self.paths.fill_lock.open("w") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -243,17 +292,27 @@ class LocalModel:
     def _fill(self, lock: int) -> None:
         ready: ChunkMap | None = None
         try:
-            lay_out(self.paths.partial, self.manifest)
+            changed = lay_out(self.paths.partial, self.manifest)
             ready = ChunkMap.made(self.paths.partial / READY, len(self.plan.chunks))
+            for chunk in self.plan.chunks:
+                if chunk.file in changed and ready.noted[chunk.number]:  # of a file that was removed
+                    ready.unmark(chunk.number)
             self._fill_map(ready, lock)
+        except FileNotFoundError as error:
+            if self._removed_soon():
+                raise
+            self._fail(ready, error)
         except Exception as error:  # noqa: BLE001  thread edge: the map reports it to all that wait
-            reason = _reason(error)
-            self._error = WeightsError(reason)
-            if ready is not None:
-                ready.fail(reason)
+            self._fail(ready, error)
         finally:
             if ready is not None:
                 ready.close()
+
+    def _fail(self, ready: ChunkMap | None, error: Exception) -> None:
+        reason = _reason(error)
+        self._error = WeightsError(reason)
+        if ready is not None:
+            ready.fail(reason)
 
     def _fill_map(self, ready: ChunkMap, lock: int) -> None:
         ready.forget()  # what it says of failures from now on is of this try

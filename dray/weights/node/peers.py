@@ -154,6 +154,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404)
             return
         with source:
+            if not model.ready.ready(
+                range(number, number + 1)
+            ):  # removed meanwhile, and this file is a new one
+                self._refuse(404)
+                return
             self._send(source, chunk, file.size, model.ready.digest(number))
 
     def _send(self, source: BinaryIO, chunk: Chunk, size: int, digest: bytes) -> None:

@@ -14,10 +14,11 @@ import mmap
 import os
 import struct
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from dray.errors import WeightsError
+from dray.errors import EngineStartError, WeightsError
 
 STALL_SECONDS = 300.0
 """How long readers wait while nothing arrives before they give up."""
@@ -45,15 +46,17 @@ class ChunkMap:
 
     def __init__(self, path: Path, *, writable: bool, published: bool = False) -> None:
         self._path = path
-        descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        descriptor = self._descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        self._release = weakref.finalize(self, os.close, descriptor)
         try:
             magic, self.chunks, *_ = _HEAD.unpack(os.pread(descriptor, _HEAD.size, 0).ljust(_HEAD.size))
             if magic != _MAGIC or os.fstat(descriptor).st_size != _size(self.chunks):
                 raise WeightsError(f"{path}: not a map of ready chunks; remove {path.parent}")
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._map = mmap.mmap(descriptor, 0, access=access)
-        finally:
-            os.close(descriptor)
+        except BaseException:
+            self._release()
+            raise
         self._believed = published
 
     @classmethod
@@ -74,6 +77,12 @@ class ChunkMap:
     def close(self) -> None:
         """Unmap it."""
         self._map.close()
+        self._release()
+
+    @property
+    def removed(self) -> bool:
+        """Whether it lies under no name any more: what its marks say is of files that are gone, too."""
+        return not self._release.alive or os.fstat(self._descriptor).st_nlink == 0
 
     # -- the process that fills -------------------------------------------------------------
 
@@ -184,6 +193,7 @@ class ChunkMap:
 
         Raises:
             WeightsError: they never will be, or there was no sign of progress for ``stall`` seconds.
+            EngineStartError: the model was removed meanwhile; it comes again.
         """
         if self.ready(numbers):
             return 0.0
@@ -192,6 +202,7 @@ class ChunkMap:
         while not self.ready(numbers):
             if (failure := self.failure) is not None:
                 raise WeightsError(failure)
+            self.refuse_removed()
             now = time.monotonic()
             if (found := self.signs) != signs:
                 signs, moved = found, now
@@ -204,6 +215,15 @@ class ChunkMap:
             alive()
             time.sleep(POLL_SECONDS)
         return time.monotonic() - began
+
+    def refuse_removed(self) -> None:
+        """For a reader that has opened a file of the model: the file may be that of a later map.
+
+        Raises:
+            EngineStartError: this map was removed.
+        """
+        if self.removed:
+            raise EngineStartError(f"{self._path.parent} was removed from outside while the model was loaded")
 
 
 def boot_id() -> str:

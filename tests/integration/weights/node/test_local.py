@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from dray.errors import ConfigError, WeightsError
+from dray.errors import ConfigError, EngineStartError, WeightsError
 from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, check_remote, read_manifest
 from dray.weights.fetch.chunks import ChunkPlan
@@ -167,6 +169,66 @@ def test_a_killed_fetch_is_gone_on_with(
     left = sum(chunk.size for chunk in ChunkPlan(manifest).chunks if not finished[chunk.number])
     assert sum(server.served().values()) == left < manifest.size
     assert (folder / SECOND).read_bytes() == (origin / SECOND).read_bytes()
+
+
+def test_a_folder_that_is_removed_meanwhile_is_made_again(
+    server: EmulatorProcess, origin: Path, manifest: Manifest, cache: Path
+) -> None:
+    """As systemd does in /dev/shm when the user logs out, while the job runs as a service."""
+    manifest = _in_small_chunks(manifest)
+    server.behave(node_rate=8e6)
+    with (
+        LocalModel(manifest, server.options) as driver,
+        LocalModel(manifest, server.options, patience=10) as replica,
+    ):
+        loader = StreamedWeights.of(driver.wait_engine())
+        while driver.marks().count(1) < 4:
+            time.sleep(0.02)
+        shutil.rmtree(cache)
+        with pytest.raises(EngineStartError, match="was removed from outside"):
+            list(loader.tensors())
+        server.behave()
+        for model in (replica, driver):
+            folder = model.wait_whole()
+            assert (folder / SECOND).read_bytes() == (origin / SECOND).read_bytes()
+        shutil.rmtree(cache)  # once it is whole, too
+        assert driver.failure() is not None
+        assert driver.marks().count(1) == 0
+        assert (driver.wait_whole() / FIRST).read_bytes() == (origin / FIRST).read_bytes()
+
+
+def test_a_folder_that_is_removed_again_and_again_ends_the_wait(
+    server: EmulatorProcess, origin: Path, manifest: Manifest, cache: Path
+) -> None:
+    server.behave(node_rate=2e6)
+    stop = threading.Event()
+
+    def remove() -> None:
+        while not stop.wait(0.4):
+            shutil.rmtree(cache, ignore_errors=True)
+
+    with ThreadPoolExecutor(1) as pool, LocalModel(manifest, server.options) as model:
+        pool.submit(remove)
+        try:
+            with pytest.raises(WeightsError, match=r"removed from outside 5 times .*RemoveIPC"):
+                model.wait_whole()
+        finally:
+            stop.set()
+
+
+def test_a_file_that_was_removed_is_fetched_again(
+    server: EmulatorProcess, origin: Path, manifest: Manifest, cache: Path
+) -> None:
+    """The map said that its bytes are there, and the file was made again with zeros."""
+    manifest = _in_small_chunks(manifest)
+    server.behave(node_rate=8e6)
+    with LocalModel(manifest, server.options) as model:
+        while model.marks().count(1) < 6:
+            time.sleep(0.02)
+    (cache / f"{manifest.key}.partial" / FIRST).unlink()
+    server.behave()
+    folder = obtain(manifest, server.options)
+    assert (folder / FIRST).read_bytes() == (origin / FIRST).read_bytes()
 
 
 def test_after_a_restart_what_the_disk_lost_is_read_again_before_anybody_loads_it(
