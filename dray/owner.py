@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,14 +45,17 @@ def owner_in_words(owner: str) -> str:
 def is_gone(owner: str) -> bool:
     """Whether ``owner`` surely no longer runs: a process of this pid namespace that is not there any more.
 
-    Of another container or machine that cannot be known: there its lease says when it is over.
+    Of another container or machine that cannot be known, nor of another user's process that /proc hides from
+    this one (proc(5), hidepid): there its lease says when it is over.
     """
     host, pid, started, _, boot, namespace = [*owner.split("/"), *[""] * 6][:6]
     space = _space()
     if not space.known or (host, boot, namespace) != (socket.gethostname(), *space) or not pid.isdigit():
         return False
     now = _started(int(pid))
-    return now is None or (started != "None" and str(now) != started)
+    if now is None:
+        return not _is_hidden(int(pid))
+    return started != "None" and now != started
 
 
 def _space() -> _Space:
@@ -64,6 +68,20 @@ def _space() -> _Space:
     except OSError:
         return _Space(_UNKNOWN, _UNKNOWN)
     return _Space(boot or _UNKNOWN, namespace)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process runs of which /proc says nothing."""
+    with suppress(OSError):
+        (_PROC / str(pid) / "stat").read_text()
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # another user's
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _started(pid: int) -> str | None:

@@ -80,6 +80,33 @@ def test_without_a_proc_of_its_own_a_process_knows_of_none(
     assert not is_gone(owner_name())
 
 
+@pytest.mark.parametrize("hidden", ["by hidepid=1", "by hidepid=2"])
+def test_a_live_process_of_another_user_that_proc_hides_is_not_gone(
+    hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "ns").symlink_to("/proc/self/ns")
+    (tmp_path / "sys").symlink_to("/proc/sys")
+    real = Path.readlink
+    named = Path(str(os.getpid()))
+    monkeypatch.setattr(Path, "readlink", lambda path: named if path.name == "self" else real(path))
+
+    def refused(pid: int, signal: int) -> None:
+        assert signal == 0
+        raise PermissionError if pid == 4321 else ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", refused)
+    monkeypatch.setattr(owner, "_PROC", tmp_path)
+    if hidden == "by hidepid=1":  # its folder shows, and no file in it
+        (tmp_path / "4321" / "stat").mkdir(parents=True)
+    space = "/".join(owner._space())
+    assert not is_gone(f"{socket.gethostname()}/4321/7/0/{space}")
+    assert is_gone(f"{socket.gethostname()}/4322/7/0/{space}")
+    (tmp_path / "4323").mkdir()
+    (tmp_path / "4323" / "stat").write_text("4323 (zombie) Z 1")
+    assert is_gone(f"{socket.gethostname()}/4323/7/0/{space}")
+
+
 _SECOND = """
 import sys
 from dray.errors import JobBusyError

@@ -91,6 +91,7 @@ def test_row_14_a_disk_that_does_not_take_the_files_is_told_at_once(
     in_the_way = cache / f"{manifest.key}.partial/config.json"
     in_the_way.unlink(missing_ok=True)
     in_the_way.mkdir(parents=True)
+    (cache / f"{manifest.key}.use").touch()  # without it, the folder would be what a removal left
     with LocalModel(manifest, server.options) as model, pytest.raises(WeightsError, match="Is a directory"):
         model.wait_whole(_patience(5))
     assert not (cache / manifest.key).exists()
