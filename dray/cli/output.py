@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -27,8 +28,13 @@ _GOES_ON = re.compile(r"then (`dray resume JOB` or the same command goes on|resu
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on a line of its own, the last of stdout."""
-    sys.stdout.write(orjson.dumps(printable(value)).decode() + "\n")
+    """One JSON object on a line of its own, the last of stdout: UTF-8, whatever the locale has."""
+    line = orjson.dumps(printable(value)) + b"\n"
+    sys.stdout.flush()
+    if isinstance(sys.stdout, io.StringIO):  # as in a notebook or a test, which has characters alone
+        sys.stdout.write(line.decode())
+    else:
+        sys.stdout.buffer.write(line)
     sys.stdout.flush()
 
 
@@ -52,8 +58,14 @@ def printable(value: Any) -> Any:
 
 
 def tell(*lines: str) -> None:
-    """What was asked for, for people: on stdout, as it would be with ``--json``."""
-    sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
+    """What was asked for, for people: on stdout, as it would be with ``--json``.
+
+    What the locale's encoding lacks is written as escapes, as Python does on stderr.
+    """
+    encoding = sys.stdout.encoding or "utf-8"
+    for line in lines:
+        text = printable(line).encode(encoding, "backslashreplace").decode(encoding)
+        sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +33,26 @@ def test_the_models_that_are_kept(
     assert said.err == ""
     assert run_app(["models", "remove", "0123"]) == 0
     assert capsys.readouterr().out == "removed 0123456789ab\n"
+
+
+_PRINT = """
+from dray.cli import output
+output.print_json({"job": "müll", "folder": "注文"})
+output.tell("müll 注文")
+"""
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_json_is_utf_8_in_every_locale_and_lines_end_no_command(encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PRINT],
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=True,
+    )
+    json_line, line = done.stdout.splitlines()
+    assert json.loads(json_line) == {"job": "müll", "folder": "注文"}
+    assert line == "müll 注文".encode(encoding, "backslashreplace")
 
 
 def test_the_checks_of_doctor(capsys: pytest.CaptureFixture[str]) -> None:
