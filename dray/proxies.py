@@ -1,11 +1,9 @@
-"""What the environment's proxies are not for: this machine itself, and the networks that it names."""
+"""What the environment's proxies are not for: this machine itself."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
-from contextlib import suppress
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import getproxies
 
 _EXCEPTIONS = ("no_proxy", "NO_PROXY")  # some programs read one of them, some the other
 _HERE = "127.0.0.1"
@@ -25,22 +23,3 @@ def loopback_exceptions() -> dict[str, str]:
         there = {entry.strip() for entry in listed.split(",")}
         told[name] = listed if there & {_HERE, "*"} else ",".join(filter(None, (listed, _HERE)))
     return told
-
-
-def is_excepted(netloc: str) -> bool:
-    """Whether ``NO_PROXY`` names this host: by name, domain, address, or network (10.0.0.0/8)."""
-    return bool(proxy_bypass(netloc)) or _in_named_network(netloc)
-
-
-def _in_named_network(netloc: str) -> bool:
-    """By the networks of ``NO_PROXY``, which urllib does not know; obstore, curl and Go do."""
-    host = netloc.rpartition(":")[0] if netloc.rpartition(":")[2].isdigit() else netloc
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    for entry in getproxies().get("no", "").split(","):
-        with suppress(ValueError):
-            if "/" in entry and address in ipaddress.ip_network(entry.strip(), strict=False):
-                return True
-    return False

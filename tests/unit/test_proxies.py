@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.proxies import is_excepted, loopback_exceptions
+from dray.proxies import loopback_exceptions
 
 pytestmark = pytest.mark.unit
 
@@ -42,21 +42,3 @@ def test_loopback_is_added_to_what_is_there(
         monkeypatch.setenv(name, value)
     found = loopback_exceptions()
     assert (found["no_proxy"], found["NO_PROXY"]) == told
-
-
-@pytest.mark.parametrize(
-    ("netloc", "excepted"),
-    [
-        ("10.2.3.4:9000", True),
-        ("10.2.3.4", True),
-        ("[fd00::5]:9000", True),
-        ("11.2.3.4:9000", False),
-        ("store.intern.example:443", True),
-        ("store.example", False),
-        ("10.example:80", False),
-    ],
-)
-def test_networks_are_exceptions_too(netloc: str, excepted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", PROXY)
-    monkeypatch.setenv("NO_PROXY", ".intern.example, 10.0.0.0/8,fd00::/8,not/a-network")
-    assert is_excepted(netloc) is excepted

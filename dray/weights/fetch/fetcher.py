@@ -174,10 +174,22 @@ def _proxy(netloc: str) -> str | None:
 
     proxies = getproxies()
     found = proxies.get("https") or proxies.get("all")
-    if not found or proxy_bypass(netloc):
+    if not found or proxy_bypass(netloc) or _in_network(netloc, proxies.get("no", "")):
         return None
     found = found if "://" in found else f"http://{found}"  # curl and the client that lists take it so
     return urlsplit(found).netloc.rpartition("@")[2]
+
+
+def _in_network(netloc: str, exceptions: str) -> bool:
+    """Whether ``NO_PROXY`` names a network of this address (10.0.0.0/8), which urllib does not know."""
+    import ipaddress
+
+    host = urlsplit(f"//{netloc}").hostname or ""
+    for entry in filter(lambda entry: "/" in entry, exceptions.split(",")):
+        with contextlib.suppress(ValueError):  # no address, or no network
+            if ipaddress.ip_address(host) in ipaddress.ip_network(entry.strip(), strict=False):
+                return True
+    return False
 
 
 def _judge(response: http.client.HTTPResponse, order: dict[str, Any]) -> None:

@@ -245,6 +245,28 @@ def test_a_proxy_is_found_with_and_without_a_scheme(monkeypatch: pytest.MonkeyPa
     assert fetcher._proxy("example.org") == "proxy:3128"
 
 
+@pytest.mark.parametrize(
+    ("netloc", "direct"),
+    [
+        ("10.2.3.4:9000", True),
+        ("10.2.3.4", True),
+        ("[fd00::5]:9000", True),
+        ("11.2.3.4:9000", False),
+        ("store.intern.example:443", True),
+        ("store.example", False),
+        ("10.example:80", False),
+    ],
+)
+def test_networks_are_exceptions_from_the_proxy(
+    netloc: str, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kubernetes' users name them; the client that lists heeds them, too."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", ".intern.example, 10.0.0.0/8,fd00::/8,not/a-network")
+    assert (fetcher._proxy(netloc) is None) is direct
+
+
 def test_a_hub_that_says_when_to_ask_again_is_waited_for(
     web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
