@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
+from urllib.parse import unquote
 
 from dray.errors import InputError, JobFailedError, JobPausedError, Problem
 from dray.storage import objects, remote, seekable, streams
@@ -52,8 +53,14 @@ class FileInfo:
 
 
 def local_path(uri: str) -> Path:
-    """The path of a local file given as a path or as ``file://``."""
-    return Path(uri.removeprefix("file://")).expanduser()
+    """The path of a local file given as a path or as ``file://``.
+
+    In a URI ``%20`` is a blank (RFC 8089), unless a file has the name as it is spelled.
+    """
+    spelled = Path(uri.removeprefix("file://")).expanduser()
+    if not uri.startswith("file://") or "%" not in uri or "%00" in uri or spelled.exists():
+        return spelled
+    return Path(unquote(uri.removeprefix("file://"))).expanduser()
 
 
 def join(directory: str, name: str) -> str:

@@ -21,7 +21,7 @@ from dray.requests.reading.inputs import digest, expand, pattern_for
 from dray.requests.row_shape import RowShape
 from dray.requests.sources import source_of
 from dray.storage import ObjectStoreOptions, check_writable, remote
-from dray.storage.files import stream_range, write_atomic
+from dray.storage.files import local_path, stream_range, write_atomic
 from dray.storage.objects import ObjectInfo
 
 pytestmark = pytest.mark.unit
@@ -36,6 +36,17 @@ def touch(folder: Path, *names: str) -> None:
 
 def names(folder: Path, *inputs: str) -> list[str]:
     return [os.path.relpath(ref.uri, folder) for ref in expand([str(folder / item) for item in inputs])]
+
+
+def test_a_uri_of_a_file_is_decoded_unless_its_spelling_is_a_name(tmp_path: Path) -> None:
+    file = tmp_path / "a b ü.jsonl"
+    assert local_path(file.as_uri()) == file
+    assert local_path(str(tmp_path / "a%20b")) == tmp_path / "a%20b"  # a path is no URI
+    assert local_path(f"file://{tmp_path}/%00") == tmp_path / "%00"
+    spelled = tmp_path / "50%25.jsonl"
+    assert local_path(f"file://{spelled}") == tmp_path / "50%.jsonl"
+    spelled.touch()
+    assert local_path(f"file://{spelled}") == spelled
 
 
 def test_globs_are_sorted_and_inputs_keep_their_order(tmp_path: Path) -> None:
