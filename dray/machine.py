@@ -5,16 +5,53 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
 _VERSION = re.compile(r"""^__version__ = version = ['"]([^'"]+)['"]""", re.MULTILINE)
 
 
 def cores() -> int:
-    """How many of the processor's cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many of the processor's cores this process may use, also by the quota of a container."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(found, _quota()))
+
+
+def _quota() -> int:
+    """Cores' worth of time that the tightest of the cgroups around this process has, rounded up."""
+    quotas = [sys.maxsize]
+    for line in _lines(_OWN_CGROUPS):
+        _, controllers, name = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = _CGROUPS / "cpu" if controllers else _CGROUPS
+        folder = root / name.lstrip("/")  # in a container the last one, the root, stands for it
+        quotas += [_quota_in(one) for one in (folder, *folder.parents) if one.is_relative_to(root)]
+    return min(quotas)
+
+
+def _quota_in(folder: Path) -> int:
+    """Of version 2 in one file, of version 1 in two (https://docs.kernel.org/scheduler/sched-bwc.html)."""
+    said = _lines(folder / "cpu.max") or _lines(folder / "cpu.cfs_quota_us") + _lines(
+        folder / "cpu.cfs_period_us"
+    )
+    words = " ".join(said).split()
+    if len(words) != 2 or not all(
+        word.isdigit() and int(word) for word in words
+    ):  # "max", -1, or there is none
+        return sys.maxsize
+    return -(-int(words[0]) // int(words[1]))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def processor_name() -> str:

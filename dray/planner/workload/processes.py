@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 
 from dray.errors import DrayError
+from dray.machine import cores
 from dray.planner.workload.counting import Counted
 from dray.planner.workload.worker import Setup
 
@@ -26,7 +27,7 @@ class Processes:
 
     def __init__(self, setup: Setup, most: int | None = None) -> None:
         self._setup = setup
-        self._most = min(most or len(os.sched_getaffinity(0)), _MOST)
+        self._most = min(most or cores(), _MOST)
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Processes:
