@@ -39,10 +39,17 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(requests: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
-    """A run from start to end, with a Prefect server of its own, as on a machine where none is configured."""
+    """A run from start to end, with a Prefect server of its own, as on a machine where none is configured.
+
+    The proxies in its environment, of which nothing answers, are not for the connections of this machine.
+    """
     folder = tmp_path_factory.mktemp("undisturbed")
+    names = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
     command = Command(
-        arguments=run_arguments(requests, folder / "out"), folder=folder / "log", own_server=True
+        arguments=run_arguments(requests, folder / "out"),
+        folder=folder / "log",
+        own_server=True,
+        environment={**dict.fromkeys(names, "http://127.0.0.1:9"), "NO_PROXY": "example.org", "no_proxy": ""},
     )
     ended = command.wait()
     command.assert_nothing_left()
