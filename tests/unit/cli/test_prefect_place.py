@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dray.cli import prefect_place, server
+from dray.cli import prefect_place
 from dray.cli.prefect_place import moved_database
 from dray.cli.server import PrefectServer, configured
 from dray.cli.with_prefect import _server
@@ -43,7 +43,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
         seen.append(env)
         raise BrokenPipeError
 
-    monkeypatch.setattr(server.subprocess, "Popen", popen)
+    monkeypatch.setattr("dray.cli.server.subprocess.Popen", popen)
     return seen
 
 
