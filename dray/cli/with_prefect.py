@@ -22,6 +22,7 @@ from dray.job.options.request import JobRequest
 from dray.job.options.resolving import Blocks, NoBlocks
 from dray.job.options.spelling import called_by_options
 from dray.storage.addresses import without_secret
+from dray.storage.home import home_folder
 from dray.temporary import TemporaryFolder
 
 _OF_SHARD_TASKS = ("tasks.ray_runner", "tasks.infer_shard")  # Prefect among them, for a second or two
@@ -54,8 +55,10 @@ def _the_flow() -> tuple[Any, Any, Any]:
     """The flow, what flushes Prefect's queues after it, and the class of Prefect's blocks.
 
     Raises:
-        ConfigError: Prefect, or something that it needs, is not installed or too old.
+        ConfigError: Prefect, or something that it needs, is not installed or too old; or this user has no
+            home, which Prefect's import asks for.
     """
+    home_folder()
     try:
         with lasting_imports(), without("pandas"):
             from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above

@@ -12,7 +12,7 @@ import pytest
 from dray.cli import prefect_place
 from dray.cli.prefect_place import moved_database
 from dray.cli.server import PrefectServer, configured
-from dray.cli.with_prefect import _server
+from dray.cli.with_prefect import _server, _the_flow
 from dray.errors import ClusterError, ConfigError
 from dray.storage import file_system
 
@@ -130,6 +130,9 @@ def test_a_user_without_a_home_is_told_to_set_one(home: Path, monkeypatch: pytes
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
     with pytest.raises(ConfigError, match=r"HOME is not set, and user \d+ has no home .* set HOME to"):
         configured()
+    monkeypatch.setenv("PREFECT_HOME", str(home))
+    with pytest.raises(ConfigError, match="HOME is not set"):  # of Prefect's import: a RuntimeError
+        _the_flow()
 
 
 def test_a_server_that_did_not_start_says_why(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
