@@ -1,4 +1,4 @@
-"""Import large packages faster, or not at all."""
+"""Import large packages faster, or not at all, and none from where dray happens to be started."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -41,3 +42,14 @@ def without(*names: str) -> Iterator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
+
+
+def own_program(module: str, function: str = "main") -> list[str]:
+    """The begin of a command that runs a function of one of dray's modules in a process of its own.
+
+    Python would look for each module in the current folder first (``-P``: it does not), where the files of a
+    downloaded model may be: a ``json.py`` among them would run. dray itself is found last of all, in a
+    checkout that is not installed.
+    """
+    found = f"import sys; sys.path.append({str(Path(__file__).parents[1])!r})"
+    return [sys.executable, "-P", "-c", f"{found}; from {module} import {function}; {function}()"]

@@ -98,8 +98,9 @@ def measured_with(folder: str) -> dict[str, Any]:
     """What the process that measures prints on its last line."""
     if not (Path(folder) / "config.json").is_file():
         raise ConfigError(f"--model {folder}: no config.json there; --calibrate takes the folder of a model")
-    environment = os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"}
-    command = [sys.executable, "-m", "dray.engine.calibration", str(Path(folder).absolute())]
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = os.environ | {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONPATH": path}
+    command = [sys.executable, "-P", "-m", "dray.engine.calibration", str(Path(folder).absolute())]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False

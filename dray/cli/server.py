@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from dray.cli.prefect_place import moved_database
 from dray.cli.prefect_settings import setting
 from dray.errors import ClusterError
-from dray.imports import lasting_imports
+from dray.imports import lasting_imports, own_program
 from dray.ports import lasting_port
 from dray.proxies import loopback_exceptions
 from dray.storage.addresses import without_secret
@@ -67,7 +67,7 @@ class PrefectServer:
         given = {**os.environ, **self._settings, **_SERVER_ENVIRONMENT, **self._moved, **self.told}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  open until it answers or ends
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from dray.cli.server import serve; serve()", str(self.port)],
+            [*own_program("dray.cli.server", "serve"), str(self.port)],
             env=given,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

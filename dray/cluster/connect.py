@@ -33,6 +33,7 @@ from dray.cluster.ray_private import (
     keep_off_stdout,
     let_main_thread_alone_start_ray,
     node_types,
+    own_job_config,
     restore_auth,
 )
 from dray.cluster.runtime_env import runtime_env_of
@@ -377,6 +378,7 @@ def _connect(address: str, settings: ClusterSettings, began: float) -> ClusterIn
         nodes_joined(address)
     ray.init(
         address=address,
+        job_config=own_job_config(),
         namespace=NAMESPACE,
         logging_level=logging.ERROR,  # what matters is raised; the rest would break up the run's lines
         log_to_driver=False,  # worker output may quote prompts; replicas hand over their log instead

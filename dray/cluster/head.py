@@ -27,7 +27,7 @@ from typing import Any
 from dray.cluster.base import STABLE_RESOURCE, ClusterSettings
 from dray.cluster.ray_private import Service, agents_on_demand, look_often, start_without
 from dray.errors import ClusterError, first_line
-from dray.imports import lasting_imports
+from dray.imports import lasting_imports, own_program
 from dray.processes import no_survivors
 from dray.temporary import TemporaryFolder
 
@@ -53,7 +53,7 @@ class Head:
         self._environment = dict(os.environ)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from dray.cluster.head import main; main()"],
+            own_program("dray.cluster.head"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

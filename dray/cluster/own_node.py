@@ -19,6 +19,7 @@ from typing import IO
 
 from dray.cluster.ray_private import nodes_here
 from dray.errors import ClusterError
+from dray.imports import own_program
 from dray.processes import no_survivors
 from dray.temporary import lock_file
 
@@ -49,9 +50,8 @@ class OwnNode:
         """
         if nodes_here(address):
             return
-        program = "from dray.cluster.own_node import main; main()"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", program, address, str(self._lock)],
+            [*own_program("dray.cluster.own_node"), address, str(self._lock)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -147,7 +147,7 @@ def _close_stdin(process: subprocess.Popen[bytes]) -> None:
 def main() -> None:
     """The process itself."""
     address, lock = sys.argv[1], int(sys.argv[2])
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--address={address}"]
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block", f"--address={address}"]
     command += ["--num-cpus=0", "--num-gpus=0", "--disable-usage-stats"]
     before = nodes_here(address)
     node = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)

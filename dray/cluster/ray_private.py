@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from dray.cluster import waiting_agent
@@ -75,6 +76,24 @@ def let_main_thread_alone_start_ray() -> None:
 class _InMainThread:
     def __bool__(self) -> bool:
         return threading.current_thread() is threading.main_thread()
+
+
+def own_job_config() -> Any:
+    """Ray's settings of this process's job: its workers import from the current folder where it does itself.
+
+    Ray puts the driver's current folder before all else in the path of each worker: a file there, such as a
+    downloaded model's, that has the name of a module would run on the nodes.
+    """
+    from ray.job_config import JobConfig
+
+    class _AsHere(JobConfig):  # type: ignore[misc]  # Ray's private modules are untyped
+        def _serialize(self) -> str:
+            here = {Path(one).resolve() for one in sys.path}  # "" is the current folder
+            given = self._py_driver_sys_path
+            self._py_driver_sys_path = [one for one in given if Path(one).resolve() in here]
+            return super()._serialize()  # type: ignore[no-any-return]
+
+    return _AsHere()
 
 
 def keep_off_stdout() -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dray.imports import own_program
+
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
@@ -178,6 +180,27 @@ def test_every_public_name_of_dray_is_listed_before_it_is_used() -> None:
     """So a notebook completes it."""
     loaded = loaded_after("import dray\nassert set(dray.__all__) <= set(dir(dray))")
     assert not loaded & {"sqlalchemy", "pydantic"}
+
+
+def test_no_process_looks_for_modules_in_the_current_folder_first() -> None:
+    """There may lie a downloaded model's files; -I is -P and more."""
+    commands = [
+        (file.name, first.value if isinstance(first := node.elts[1], ast.Constant) else ast.dump(first))
+        for folder in FOLDERS
+        for file in sources(folder)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.List) and node.elts and ast.unparse(node.elts[0]) == "sys.executable"
+    ]
+    assert len(commands) >= 7
+    assert [command for command in commands if command[1] not in ("-P", "-I")] == []
+
+
+def test_dray_starts_its_programs_from_a_checkout_that_is_not_installed(tmp_path: Path) -> None:
+    """``-S``: without what is installed, as dray itself is here."""
+    (tmp_path / "threading.py").write_text("raise SystemExit('of the current folder')")
+    python, *rest = own_program("dray.processes", "end_without_teardown")
+    done = subprocess.run([python, "-S", *rest], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_module_shares_a_name_with_the_standard_library_or_an_installed_one() -> None:

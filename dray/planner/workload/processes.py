@@ -77,11 +77,11 @@ class _Worker:
         environment = {
             **os.environ,
             "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # an empty one is the current folder
         }
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
