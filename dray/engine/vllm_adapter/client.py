@@ -20,6 +20,7 @@ from dray.engine.vllm_adapter.core.timings import Timings, Waits
 from dray.engine.vllm_adapter.grammars import grammar_of
 from dray.engine.vllm_adapter.media.decoded import begin_row
 from dray.engine.vllm_adapter.media.images import ImageSettings
+from dray.engine.vllm_adapter.runner_limits import refuse_beyond_buffers
 from dray.errors import EngineDeadError, RequestRefused
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ class StepClient:
 
         Raises:
             GrammarPending: it is not known yet whether the engine may compile the row's grammar.
-            RequestRefused: it may not, or vLLM's asynchronous engine would refuse the row.
+            RequestRefused: it may not, or vLLM's asynchronous engine would refuse the row, or end by it.
         """
         if sampling_params.prompt_logprobs and self.vllm_config.cache_config.kv_sharing_fast_prefill:
             raise _wrong_logprobs()
@@ -117,6 +118,7 @@ class StepClient:
             priority=priority,
             session_id=session_id,
         )
+        refuse_beyond_buffers(processed.params, self.vllm_config)
         if reasoning_ended is not None:
             processed.reasoning_ended = reasoning_ended
         if reasoning_parser_kwargs is not None:
