@@ -1,42 +1,110 @@
-"""What the log of a process says: the text of a record, and the latest records until they are taken."""
+"""The latest records of a process's log, for the driver: a replica hands on what it logged when it is asked.
+
+Of vLLM these are warnings, each once, and how often at its 10th, 100th and 1,000th time: it warns of some
+rows each time that one comes. And where vLLM may quote a row or an answer, its words are left out.
+"""
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections import deque
+from collections import Counter, deque
 
 _MOST = 1000
 _LONGEST = 2000
+_UNTOLD = ("vllm.utils.torch_utils", "vllm.v1.engine.llm_engine")  # of Ray's settings, of dray's own calls
 _OF_ANSWERS = ("vllm.tool_parsers.", "vllm.parser.", "vllm.reasoning.")  # they quote what a model said
+# While rows come, these quote what a row says; before, they say how the engine starts.
+_OF_ROWS = (
+    "vllm.entrypoints.",
+    "vllm.inputs.",
+    "vllm.multimodal.",
+    "vllm.renderers.",
+    "vllm.sampling_params",
+    "vllm.tokenizers.",
+)
 
 
-def message_of(record: logging.LogRecord) -> str:
-    """The record's text, without its arguments where these may be words of an answer.
+def message_of(record: logging.LogRecord, *, rows: bool = False) -> str:
+    """The record's text, without the words of an answer; with ``rows``, without those of a row either.
 
-    Where they do not fit, its place: no handler may raise for that.
+    Where its arguments do not fit, its place: no handler may raise for that.
     """
-    if record.name.startswith(_OF_ANSWERS):
-        return str(record.msg)
     try:
+        if record.name.startswith(_OF_ANSWERS) or (rows and record.name.startswith(_OF_ROWS)):
+            return _without_texts(record)
         return record.getMessage()
     except Exception:  # noqa: BLE001  of a library's own objects: any, and the engine is not to end by it
         return f"a line of the log whose text cannot be made, at {record.filename}:{record.lineno}"
 
 
+def _without_texts(record: logging.LogRecord) -> str:
+    """The record's text with ``...`` for each argument that is no number."""
+    if not isinstance(record.args, tuple):
+        return str(record.msg)
+    try:
+        return str(record.msg) % tuple(one if isinstance(one, int | float) else "..." for one in record.args)
+    except (TypeError, ValueError):
+        return str(record.msg)
+
+
 class LatestRecords(logging.Handler):
-    """Keeps the latest records until they are taken."""
+    """Keeps the latest records until they are taken.
+
+    What vLLM says goes on to ``onward``, its own handlers, whose output stays on the node: all of it, each
+    thing as often as to the driver, and without words of rows.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
+        self.onward: list[logging.Handler] = []
         self._kept: deque[tuple[int, str, str]] = deque(maxlen=_MOST)
+        self._said: Counter[tuple[str, int, str]] = Counter()
+        self._rows = False
+
+    def rows_come(self) -> None:
+        """From now on the engine is given rows."""
+        self._rows = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
-        self._kept.append((record.levelno, record.name, message_of(record)[:_LONGEST]))
+        """Keep a record, unless vLLM has said that."""
+        told = self._told(record)
+        if told is None:
+            return
+        ours = not record.name.startswith("vllm")
+        if ours or (record.levelno >= logging.WARNING and record.name not in _UNTOLD):
+            self._kept.append((record.levelno, record.name, told))
+        for handler in self.onward:
+            if record.levelno >= handler.level:
+                handler.handle(_saying(record, told))
 
     def take(self) -> list[tuple[int, str, str]]:
         """Level, logger and message of each record since the last call."""
         return [self._kept.popleft() for _ in range(len(self._kept))]
+
+    def _told(self, record: logging.LogRecord) -> str | None:
+        text = message_of(record, rows=self._rows)[:_LONGEST]
+        if not record.name.startswith("vllm"):
+            return text
+        times = self._times(record, text)
+        if times == 1:
+            return text
+        return f"{text} ({times:,} times by now)" if str(times).strip("0") == "1" else None
+
+    def _times(self, record: logging.LogRecord, text: str) -> int:
+        """How often that was said. Warnings of one sort are one, whatever their arguments."""
+        sort = record.msg if isinstance(record.msg, str) and record.levelno >= logging.WARNING else text
+        if len(self._said) >= _MOST:
+            self._said.clear()
+        key = record.name, record.levelno, text if sort == "%s" else sort  # "%s": of the engine's core
+        self._said[key] += 1
+        return self._said[key]
+
+
+def _saying(record: logging.LogRecord, text: str) -> logging.LogRecord:
+    found = copy.copy(record)
+    found.msg, found.args = text, None
+    return found
 
 
 def keep_log() -> LatestRecords:
@@ -49,3 +117,19 @@ def keep_log() -> LatestRecords:
         if target.level in (logging.NOTSET, logging.WARNING):
             target.setLevel(logging.INFO)
     return kept
+
+
+def keep_on() -> None:
+    """Keep what vLLM logs after it has set up its own log, which takes away the handlers of others.
+
+    The handlers that it has set up come after :func:`keep_log`'s: they get what that keeps.
+    """
+    vllm = logging.getLogger("vllm")
+    ours = [one for one in logging.getLogger("dray").handlers if isinstance(one, LatestRecords)]
+    if not ours:
+        return
+    for handler in [one for one in vllm.handlers if type(one) is logging.StreamHandler]:
+        vllm.removeHandler(handler)
+        ours[-1].onward = [handler]
+    for one in ours:
+        vllm.addHandler(one)  # one that is there already is not added again

@@ -204,8 +204,11 @@ class Replica:
             from dray.engine.followers import Followers
 
             self._followers = Followers(self.name, spec, self._group)
-            return build_engine(self._followers.leader, self._followers.take_limits)
-        return build_engine(spec)
+            engine = build_engine(self._followers.leader, self._followers.take_limits)
+        else:
+            engine = build_engine(spec)
+        self._log.rows_come()
+        return engine
 
     def _lost_part(self, seconds: float = 0.0) -> DrayError | None:
         """Why a part of the engine on another node ended, if one did; where it was lost, so is this."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dray.engine.adapters import adapters_of
+from dray.engine.log_records import keep_on
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.tuning import BatchLimits, Tuned
@@ -112,6 +113,7 @@ class VllmEngine:
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
             serving_class(spec).check(spec, self._config)  # before the weights are loaded
             refuse_model_without_lora(spec, self._config)
+        keep_on()  # vLLM has set up its log by now
         choose(self._config)
         if self._tell_limits is not None:
             scheduled = self._config.scheduler_config
