@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def introduction(request: JobRequest) -> str:
     """The job, its input, its model and where its output goes, each by the end of its name."""
     job = f"job {request.job_id}: " if request.job_id else ""
-    return f"{job}{_inputs(request.input)} through {_short(request.model)}, into {_short(request.output)}"
+    return f"{job}{_inputs(request.input)} through {shown(request.model)}, into {shown(request.output)}"
 
 
 def starting(cluster: str, prefect: str | None, *, flows: bool) -> str:
@@ -22,19 +22,19 @@ def starting(cluster: str, prefect: str | None, *, flows: bool) -> str:
 
     ``prefect`` is the address of the API that is configured, if any; without ``flows`` there is no Prefect.
     """
-    ray = "starting Ray" if cluster == "local" else f"joining the Ray cluster {_short(cluster)}"
+    ray = "starting Ray" if cluster == "local" else f"joining the Ray cluster {shown(cluster)}"
     if not flows:
         return f"{ray}; without Prefect, whose flows are in the project's checkout"
-    return f"{ray}; {'starting Prefect' if prefect is None else f'Prefect is at {_short(prefect)}'}"
+    return f"{ray}; {'starting Prefect' if prefect is None else f'Prefect is at {shown(prefect)}'}"
 
 
 def _inputs(given: str | Sequence[str]) -> str:
     names = [given] if isinstance(given, str) else list(given)
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{_short(names[0])}{more}"
+    return f"{shown(names[0])}{more}"
 
 
-def _short(name: str) -> str:
+def shown(name: str) -> str:
     """The last two parts of a path; a URL without what may be secret in it."""
     scheme, separator, rest = name.partition("://")
     if not separator:

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from dray.cli import output
 from dray.cli.help import JSON_HELP, OUTPUT, REQUIRED
+from dray.cli.introduction import shown
 from dray.cli.options import given_by, options_of, with_options
 from dray.job.options.request import BLOCK
 from dray.job.options.resolving import Blocks
@@ -39,7 +40,7 @@ def plan(
     """Plan a job; its help is in dray/cli/help.py, which is shown before this module is imported."""
     request = PlanRequest.read(given_by(inputs, options, _OPTIONS), spelled).dated(datetime.now(UTC))
     named = [request.input] if isinstance(request.input, str) else request.input
-    output.stage(f"reading {', '.join(named[:3])}{' ...' if len(named) > 3 else ''}")
+    output.stage(f"reading {', '.join(map(shown, named[:3]))}{' ...' if len(named) > 3 else ''}")
     from dray.job_plan.job_plan import plan_job
     from dray.job_plan.wording import lines_of
 
