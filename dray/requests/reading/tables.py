@@ -20,6 +20,7 @@ from dray.requests.precision import (
     with_short_halves,
     writes_long,
 )
+from dray.requests.reading.csv_record import Record, RecordTooLongError
 from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.partitions import partition_of
 from dray.requests.row_shape import RowShape
@@ -55,6 +56,11 @@ _SPANS_LINES = (
     "hold values of several lines"
 )
 _BLANKS = " \t\r\n"  # but the delimiter: a line of these is blank, as for pandas
+_ENDLESS = (
+    "the lines of the row that begins here are together longer than a line may be, and no row after it can "
+    'be told: end what a quote begins, and write "" for a quote inside of a text; where quotes are plain '
+    "characters, as databases write them, say --quoting none"
+)
 _TOO_LONG = "\0over the limit\0"  # stands for a line
 
 
@@ -112,32 +118,20 @@ def _csv_rows(uri: str, source: Rows, limit: int, options: ObjectStoreOptions | 
     while first and not first.strip(blanks):  # the header is the first line that is not blank
         blank, first = blank + 1, next(texts, "")
     hint = _other_delimiter(first, delimiter)
-    lines = _Lines(chain(repeat("\n", blank), [first], texts))  # all of them: an error names the line
+    record = Record(chain(repeat("\n", blank), [first], texts), limit)  # all lines: an error names one
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(record.lines(), delimiter=delimiter, quoting=quoting, strict=True)
     doubtful = source.quoting is None and delimiter == "\t"
-    records = _csv_records(uri, reader, hint, doubtful=doubtful)
-    number, header = next((record for record in records if lines.last.strip(blanks)), (0, []))
+    records = _csv_records(uri, reader, record, hint, doubtful=doubtful)
+    number, header = next((one for one in records if record.last.strip(blanks)), (0, []))
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
     folders = partition_of(uri, columns_of(shape).keys() - set(header))
     if header:  # else the file has blank lines alone
         check_columns(shape, (*header, *folders), uri, hint, csv=True)
     for number, values in records:
-        if lines.last.strip(blanks):  # a blank line is no row; the last line of a quoted value has a quote
+        if record.last.strip(blanks):  # a blank line is no row; the last line of a quoted value has a quote
             yield number, _csv_row(header, values, folders, limit)
-
-
-class _Lines(Iterator[str]):
-    """Lines, and the ``last`` one that was taken."""
-
-    def __init__(self, lines: Iterator[str]) -> None:
-        self.last = ""
-        self._lines = lines
-
-    def __next__(self) -> str:
-        self.last = next(self._lines)
-        return self.last
 
 
 def _csv_lines(uri: str, limit: int, options: ObjectStoreOptions | None, *, quoted: bool) -> Iterator[str]:
@@ -165,7 +159,9 @@ def _csv_lines(uri: str, limit: int, options: ObjectStoreOptions | None, *, quot
         yield f"{_TOO_LONG}\n"
 
 
-def _csv_records(uri: str, reader: Reader, hint: str, *, doubtful: bool) -> Iterator[tuple[int, list[str]]]:
+def _csv_records(
+    uri: str, reader: Reader, record: Record, hint: str, *, doubtful: bool
+) -> Iterator[tuple[int, list[str]]]:
     """(line on which it begins, values) of each record.
 
     An error ends the file. Past a quote that is not closed, or closed too soon, no parser can tell where the
@@ -180,6 +176,9 @@ def _csv_records(uri: str, reader: Reader, hint: str, *, doubtful: bool) -> Iter
         except csv.Error as error:
             advice = hint if hint and header else _csv_advice(error)
             raise InputError([Problem("invalid_csv", advice, uri, number)]) from None
+        except RecordTooLongError:
+            raise InputError([Problem("invalid_csv", _ENDLESS, uri, number)]) from None
+        record.end()
         if values is None:
             return
         if doubtful and reader.line_num > number:
