@@ -24,6 +24,7 @@ CLUSTER_LOGGER = "dray.cluster"
 """Says what a rented cluster could not release: that costs until it expires."""
 
 _BEGAN = time.monotonic()
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # but tabs and newlines
 _GOES_ON = re.compile(r"then (`dray resume JOB` or the same command goes on|resume( the job)?)(?=$|[ ;,)])")
 
 
@@ -57,6 +58,14 @@ def printable(value: Any) -> Any:
     return [printable(part) for part in value] if isinstance(value, list | tuple) else value
 
 
+def visible(text: str) -> str:
+    """``text`` for a terminal, with control characters written as escapes.
+
+    Names in a row or a file may hold some: a terminal would move its cursor by them, or fill the clipboard.
+    """
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], printable(text))
+
+
 def tell(*lines: str) -> None:
     """What was asked for, for people: on stdout, as it would be with ``--json``.
 
@@ -64,14 +73,14 @@ def tell(*lines: str) -> None:
     """
     encoding = sys.stdout.encoding or "utf-8"
     for line in lines:
-        text = printable(line).encode(encoding, "backslashreplace").decode(encoding)
+        text = visible(line).encode(encoding, "backslashreplace").decode(encoding)
         sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def say(text: str, *, needed: bool = False) -> None:
     """A line for people, beside what was asked for; ``needed`` where it is all that the command is for."""
-    terminal.write(printable(text), needed=needed)
+    terminal.write(visible(text), needed=needed)
 
 
 def stage(text: str) -> None:
@@ -86,7 +95,7 @@ def explain(error: DrayError) -> None:
     """
     if isinstance(error, InputError):
         say(f"dray: the input cannot be used: {error.total} problem{'s' if error.total != 1 else ''}")
-        for line in str(error).splitlines():
+        for line in str(error).split("\n"):
             say(f"  {line}")
         return
     told = str(error)
