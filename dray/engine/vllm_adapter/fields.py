@@ -37,6 +37,7 @@ _NOT_IN_A_BATCH = {
     "media_io_kwargs": "it is an engine argument, for all rows",
     "chat_template": "--engine-arg chat_template=... sets one for all rows",
 }
+_TRANSFERS = ("ec_transfer_params", "kv_transfer_params")
 _STRUCTURED_FIELDS = frozenset(
     field.name for field in fields(StructuredOutputsParams) if not field.name.startswith("_")
 )
@@ -73,6 +74,10 @@ def refuse_unusable(
     options = body.get("chat_template_kwargs")
     if isinstance(options, dict) and options.get("chat_template"):
         raise _not_in_a_batch("chat_template", "chat_template_kwargs.")
+    extras = body.get("vllm_xargs")
+    for name in _TRANSFERS:
+        if isinstance(extras, dict) and extras.get(name):  # vLLM takes them from there, too, of any type
+            raise _not_in_a_batch(name, "vllm_xargs.")
     if body.get("length_penalty", 1) not in (1, None):
         raise RequestRefused(
             "unsupported_field", "`length_penalty` is for beam search, which is not offered in a batch"
