@@ -35,6 +35,7 @@ from dray.cluster.ray_private import (
     node_types,
     own_job_config,
     restore_auth,
+    show_no_secret_of_the_command,
 )
 from dray.cluster.runtime_env import runtime_env_of
 from dray.errors import ClusterError, ConfigError, DrayError, first_line
@@ -376,6 +377,7 @@ def _connect(address: str, settings: ClusterSettings, began: float) -> ClusterIn
     let_main_thread_alone_start_ray()
     if settings.address is not None and settings.provider is None:
         nodes_joined(address)
+    show_no_secret_of_the_command()
     ray.init(
         address=address,
         job_config=own_job_config(),

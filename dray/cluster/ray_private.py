@@ -12,10 +12,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from subprocess import list2cmdline
 from typing import Any
 
 from dray.cluster import waiting_agent
 from dray.cluster.base import STABLE_RESOURCE, NodeType
+from dray.storage.addresses import shows_secret
 
 _LOOK_MS = 20
 _RAYS_PATIENCE_MS = 10_000  # Ray's own: 10 looks, one each second
@@ -94,6 +96,29 @@ def own_job_config() -> Any:
             return super()._serialize()  # type: ignore[no-any-return]
 
     return _AsHere()
+
+
+def show_no_secret_of_the_command() -> None:
+    """Have Ray keep this process's command without URLs that show a login or a signature.
+
+    It keeps the command of each driver, also of those that ended, and shows it on its page and to each that
+    may list the cluster's jobs.
+    """
+    from ray._private import utils
+
+    getattr(utils, "get_entrypoint_name")  # noqa: B009  an error where Ray has none now
+    setattr(utils, "get_entrypoint_name", _own_command)  # noqa: B010
+
+
+def _own_command() -> str:
+    return list2cmdline([_without_secret(word) for word in sys.orig_argv])
+
+
+def _without_secret(word: str) -> str:
+    if not shows_secret(word):
+        return word
+    option, given, _ = word.partition("=")
+    return f"{option}=***" if given and word.startswith("-") else "***"
 
 
 def keep_off_stdout() -> None:
