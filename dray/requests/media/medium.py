@@ -106,7 +106,8 @@ _SIGNATURES = (
     (0, b"ID3", "audio/mpeg"),
 )
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
-_OF_A_QUERY = re.compile("[%?#]")  # means something else in an address on the web
+# Means something else in an address on the web, or to servers of Java (..;) and of Windows (a backslash).
+_OF_A_SERVER = re.compile(r"[%?#\\]|(?:^|/)\.\.?;")
 _LONGEST_NAME = 1024  # bytes, in S3
 _ODD = {"", ".", ".."}  # no parts of a name: one leads out of the root, object stores refuse the others
 
@@ -207,4 +208,4 @@ class MediaRoot:
         """Whether no store takes such a name, or takes it for another."""
         if _CONTROL.search(name) or len(f"{root}{name}".encode()) > _LONGEST_NAME:
             return True
-        return self._web and _OF_A_QUERY.search(name) is not None
+        return self._web and _OF_A_SERVER.search(name) is not None

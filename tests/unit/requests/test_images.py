@@ -137,6 +137,11 @@ def test_without_a_root_a_row_names_no_files() -> None:
         ("https://host/x", "https://host.invalid/x/1.jpg", None),
         ("https://host/x", "%2e%2e/1.jpg", None),
         ("https://host/x", "1.jpg?size=9", None),
+        ("https://host/x", "..;/1.jpg", None),
+        ("https://host/x", "cats/..;v=1/1.jpg", None),
+        ("https://host/x", "..\\..\\1.jpg", None),
+        ("https://host/x", "cats;big..;/1.jpg", "https://host/x/cats;big..;/1.jpg"),
+        ("s3://bucket/images", "..;\\1.jpg", "s3://bucket/images/..;\\1.jpg"),
     ],
 )
 def test_roots_in_object_stores(root: str, url: str, expected: str | None) -> None:
