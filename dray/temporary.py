@@ -8,6 +8,7 @@ with the same prefix removes those whose processes are gone.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -54,6 +55,19 @@ def lock_file(name: str) -> Path:
     """Where all processes of this user on this machine find one lock, whatever ``TMPDIR`` each has."""
     folder = _SHARED if os.access(_SHARED, os.W_OK) else Path(tempfile.gettempdir())
     return folder / f"dray-{os.getuid()}-{name}.lock"
+
+
+def open_lock(path: Path) -> int:
+    """The descriptor of such a file, made where it is not there; closed on exec.
+
+    Raises:
+        OSError: it cannot be made, or is not a file of this user alone: another user made one of its name.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    if os.fstat(descriptor).st_uid != os.getuid():
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "the file is another user's", str(path))
+    return descriptor
 
 
 def sweep(prefix: str, base: Path | None = None) -> None:

@@ -21,7 +21,7 @@ from dray.cluster.ray_private import nodes_here
 from dray.errors import ClusterError
 from dray.imports import own_program
 from dray.processes import no_survivors
-from dray.temporary import lock_file
+from dray.temporary import lock_file, open_lock
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
@@ -126,7 +126,7 @@ def _lock(address: str) -> int:
     """
     path = lock_of(address)
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        file = open_lock(path)
     except OSError as error:
         raise ClusterError(f"this machine cannot join the cluster: {path}: {error.strerror}") from error
     fcntl.flock(file, fcntl.LOCK_SH)

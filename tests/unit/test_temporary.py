@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.temporary import TemporaryFolder, sweep
+from dray.temporary import TemporaryFolder, open_lock, sweep
 
 pytestmark = pytest.mark.unit
 
@@ -58,3 +58,20 @@ def test_folders_of_others_stay(tmp_path: Path) -> None:
         _age(tmp_path / name)
     sweep("dray-ray-")
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_lock_is_a_file_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder that all users may write to, another one may make the name first."""
+    path = tmp_path / "one.lock"
+    os.close(open_lock(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    os.close(open_lock(path))
+    link = tmp_path / "link.lock"
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_lock(link)
+    assert not (tmp_path / "elsewhere").exists()
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.raises(PermissionError, match="another user's"):
+        open_lock(path)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dray.temporary import lock_file
+from dray.temporary import lock_file, open_lock
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +28,13 @@ def shares_gpu(gpus: float | None) -> bool:
 def turn_on(gpus: float | None) -> Iterator[None]:
     """Alone among this user's engines that start on a part of the same GPU; ``gpus`` is what the replica has.
 
-    A process that dies gives its turn back.
+    A process that dies gives its turn back. Where another user made the file of the lock, no engine waits.
     """
-    if not shares_gpu(gpus):
+    lock = _opened() if shares_gpu(gpus) else None
+    if lock is None:
         yield
         return
-    with _lock_file().open("a") as file:
+    with os.fdopen(lock, "r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -43,6 +44,16 @@ def turn_on(gpus: float | None) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
+
+
+def _opened() -> int | None:
+    path = _lock_file()
+    try:
+        return open_lock(path)
+    except OSError as error:
+        told = "engines on this GPU do not wait for each other to start: %s: %s; have it removed"
+        logger.warning(told, path, error.strerror)
+        return None
 
 
 def _lock_file() -> Path:

@@ -100,3 +100,14 @@ def test_whole_gpus_and_other_gpus_do_not_wait(
         assert time.monotonic() - began < 5
     go_on.set()
     process.join(60)
+
+
+def test_an_engine_starts_beside_a_file_that_is_not_this_users(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else another user of the machine could keep all engines from starting."""
+    _lock_file().symlink_to(tmp_path / "elsewhere")
+    with turn_on(0.5):
+        pass
+    assert "do not wait for each other to start" in caplog.text
+    assert not (tmp_path / "elsewhere").exists()
