@@ -89,6 +89,8 @@ def own_job_config() -> Any:
     from ray.job_config import JobConfig
 
     class _AsHere(JobConfig):  # type: ignore[misc]  # Ray's private modules are untyped
+        _py_driver_sys_path: list[str]
+
         def _serialize(self) -> str:
             here = {Path(one).resolve() for one in sys.path}  # "" is the current folder
             given = self._py_driver_sys_path

@@ -77,7 +77,7 @@ def test_workers_import_from_the_current_folder_where_the_driver_does(
     try:
         cluster.start()
         cluster.wait()
-        worker = ray._private.worker.global_worker  # type: ignore[attr-defined]
+        worker = ray._private.worker.global_worker
         found = list(worker.core_worker.get_job_config().py_driver_sys_path)
         assert (str(tmp_path) in found) == chosen
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -35,7 +36,7 @@ LONGEST = [
 
 def longer(fields: dict[str, Any]) -> dict[str, Any]:
     """The same with one more of them."""
-    more = {
+    more: dict[str, Callable[[Any], Any]] = {
         "allowed_token_ids": lambda ids: [*ids, 5000],
         "stop_token_ids": lambda ids: [*ids, 5000],
         "logit_bias": lambda biases: {**biases, 5000: 1.0},

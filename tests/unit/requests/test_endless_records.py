@@ -14,6 +14,7 @@ from dray.kinds import Kind
 from dray.requests.reading import tables
 from dray.requests.reading.readers import ReadLimits
 from dray.requests.sources import Rows
+from dray.storage.files import open_lines
 from tests.support.sources import source_of
 from tests.unit.requests.taking import asked, problems, take
 
@@ -30,7 +31,6 @@ def test_a_row_without_an_end_ends_the_file_before_it_is_in_memory(
     path = tmp_path / "in.csv.gz"
     path.write_bytes(gzip.compress(b'id,text\n1,good\n"a\n' + ENDS_A_VALUE_AND_BEGINS_ONE * LIMIT + b'"\n'))
     taken = 0
-    open_lines = tables.open_lines
 
     def counting(*arguments: Any, **options: Any) -> Iterator[Any]:
         nonlocal taken
@@ -38,7 +38,7 @@ def test_a_row_without_an_end_ends_the_file_before_it_is_in_memory(
             taken += 1
             yield line
 
-    monkeypatch.setattr(tables, "open_lines", counting)
+    monkeypatch.setattr("dray.requests.reading.tables.open_lines", counting)
     source = source_of(str(path), kind=Kind.COMPLETION, prompt_column="text")
     assert isinstance(source, Rows)
     rows = tables.file_rows(str(path), source, LIMIT, None)
