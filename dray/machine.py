@@ -35,7 +35,7 @@ def _quota() -> int:
 
 
 def _quota_in(folder: Path) -> int:
-    """Of version 2 in one file, of version 1 in two (https://docs.kernel.org/scheduler/sched-bwc.html)."""
+    """The quota of a control group, of version 2 in one file, of 1 in two (https://docs.kernel.org/scheduler/sched-bwc.html)."""
     said = _lines(folder / "cpu.max") or _lines(folder / "cpu.cfs_quota_us") + _lines(
         folder / "cpu.cfs_period_us"
     )

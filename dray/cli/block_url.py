@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from dray.errors import ConfigError, DrayError
+from dray.imports import own_program
 
 _SECONDS = 120.0  # Prefect's import, and its server's start, on a busy machine
 
@@ -32,7 +33,7 @@ def url_of_block(name: str) -> str:
 
 
 def _asked(name: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "dray.cli.block_url", name]
+    command = [*own_program("dray.cli.block_url"), name]
     try:
         ended = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
         found: dict[str, Any] = orjson.loads(ended.stdout.splitlines()[-1])
@@ -55,7 +56,3 @@ def main() -> None:
     except DrayError as error:
         told = {"error": str(error)}
     print(orjson.dumps(told).decode(), flush=True)  # noqa: T201  to the process that asks
-
-
-if __name__ == "__main__":
-    main()

@@ -26,6 +26,7 @@ from dray.cluster.providers.existing import ExistingProvider
 from dray.cluster.providers.local import LocalProvider
 from dray.cluster.providers.protocol import Access, Provider
 from dray.cluster.providers.standing import StandingProvider
+from dray.cluster.ray_job import own_job_config, show_no_secret_of_the_command
 from dray.cluster.ray_nodes import await_workers, leaving, live_nodes, marked, unjoined
 from dray.cluster.ray_private import (
     auth_variables,
@@ -33,9 +34,7 @@ from dray.cluster.ray_private import (
     keep_off_stdout,
     let_main_thread_alone_start_ray,
     node_types,
-    own_job_config,
     restore_auth,
-    show_no_secret_of_the_command,
 )
 from dray.cluster.runtime_env import runtime_env_of
 from dray.errors import ClusterError, ConfigError, DrayError, first_line

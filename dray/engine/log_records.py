@@ -12,7 +12,8 @@ from collections import Counter, deque
 
 _MOST = 1000
 _LONGEST = 2000
-_UNTOLD = ("vllm.utils.torch_utils", "vllm.v1.engine.llm_engine")  # of Ray's settings, of dray's own calls
+# Of Ray's settings, of dray's own calls, and of libraries that could be preloaded on CPUs.
+_UNTOLD = ("vllm.utils.torch_utils", "vllm.v1.engine.llm_engine", "vllm.v1.worker.cpu_worker")
 _OF_ANSWERS = ("vllm.tool_parsers.", "vllm.parser.", "vllm.reasoning.")  # they quote what a model said
 # While rows come, these quote what a row says; before, they say how the engine starts.
 _OF_ROWS = (
@@ -63,7 +64,7 @@ class LatestRecords(logging.Handler):
         self._rows = False
 
     def rows_come(self) -> None:
-        """From now on the engine is given rows."""
+        """Note that the engine is given rows from now on."""
         self._rows = True
 
     def emit(self, record: logging.LogRecord) -> None:

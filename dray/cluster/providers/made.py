@@ -21,7 +21,7 @@ class Expiring(Protocol):
 
     @property
     def markets(self) -> frozenset[Market]:
-        """Of these it may have machines."""
+        """The markets of which it may have machines."""
 
     @property
     def join_seconds(self) -> float:

@@ -182,7 +182,7 @@ def metrics_of(job_id: str, info: ClusterInfo) -> list[Observer]:
 
 
 def _seconds_left(pulse: Pulse) -> float | None:
-    """As Prometheus takes it: infinite where the last minute finished no row; None before there is a rate."""
+    """Seconds left; infinite where the last minute finished no row, None before there is a rate."""
     if pulse.finished >= pulse.total:
         return 0.0
     return math.inf if pulse.rows_per_second == 0 else pulse.seconds_left

@@ -182,7 +182,7 @@ def workload_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outputs:
-    """Of each row's sequences: the tokens that are predicted, and the most that there may be.
+    """What each row's sequences generate: the tokens that are predicted, and the most that there may be.
 
     ``fits``: the engine takes the row. ``cut``: it ends the answer before max_tokens, at the model's length.
     """
@@ -196,7 +196,7 @@ class _Outputs:
 def _outputs(
     gathered: Gathered, longest: NDArray[np.float32], sequences: NDArray[np.float32], max_length: int | None
 ) -> _Outputs:
-    """As vLLM has it: a prompt leaves room for a token, and max_tokens alone fit; both together need not."""
+    """Each row's outputs, by vLLM's rule: a prompt leaves room for a token, and max_tokens alone fit."""
     predicted = np.asarray(gathered.facts.output_tokens) / sequences
     open_ended = np.asarray(gathered.most_output) == UNBOUNDED
     most = np.where(open_ended, predicted, np.asarray(gathered.most_output) / sequences)

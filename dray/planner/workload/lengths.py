@@ -56,7 +56,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtLeast:
-    """As ``Bounds``, but no shorter than ``mean``: the answers of ``jobs`` finished jobs were cut at that."""
+    """Like ``Bounds``, but no shorter than ``mean``: answers of ``jobs`` finished jobs were cut at that."""
 
     mean: float
     jobs: int
@@ -67,5 +67,5 @@ class AtLeast:
         return np.where(counted.most_output == UNBOUNDED, np.maximum(bounds, np.float32(self.mean)), bounds)
 
     def error(self, mean: float, usual: float) -> float:
-        """By how much a predicted ``mean`` may be off: as ``usual``, but not to less than the least."""
+        """How much a predicted ``mean`` may be off: as ``usual``, but not to less than the least."""
         return min(usual, max(0.0, 1.0 - self.mean / max(mean, 1.0)))

@@ -33,7 +33,7 @@ def refuse_closed(path: Path) -> None:
 
 
 def _look(folder: str, part: str) -> None:
-    """As ``glob`` looks for a part of a pattern, but for the errors that it keeps."""
+    """Look for a part of a pattern as ``glob`` does, but for the errors that it keeps."""
     if part == "**":
         for found, names, _ in os.walk(folder, onerror=lambda error: _refuse(str(error.filename), error)):
             names[:] = [name for name in names if not name.startswith(".")]

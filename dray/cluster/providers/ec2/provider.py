@@ -182,7 +182,7 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
             self._pools.pop(name, None)
 
     def _let_go(self) -> None:
-        """That takes a second or two."""
+        """Release the cluster, which takes a second or two."""
         self.release()
 
     def release(self) -> tuple[str, ...]:
