@@ -26,7 +26,7 @@ class ModelSource(Block):
 
     _block_type_name = "dray Model Source"
     _block_type_slug = "dray-model-source"
-    _documentation_url = HttpUrl("https://github.com/dray-project/dray#models")
+    _documentation_url = HttpUrl("https://github.com/dray-project/dray/blob/main/docs/weights.md")
 
     model_config = PASTED
 

@@ -22,7 +22,7 @@ class ObjectStoreCredentials(Block):
 
     _block_type_name = "dray Object Store Credentials"
     _block_type_slug = "dray-object-store-credentials"
-    _documentation_url = HttpUrl("https://github.com/dray-project/dray#object-stores")
+    _documentation_url = HttpUrl("https://github.com/dray-project/dray/blob/main/docs/reference.md")
 
     model_config = PASTED
 

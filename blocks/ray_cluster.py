@@ -22,7 +22,7 @@ class LocalRayCluster(Block):
 
     _block_type_name = "dray Local Ray Cluster"
     _block_type_slug = "dray-local-ray-cluster"
-    _documentation_url = HttpUrl("https://github.com/dray-project/dray#clusters")
+    _documentation_url = HttpUrl("https://github.com/dray-project/dray/blob/main/docs/clusters.md")
 
     num_cpus: float | None = Field(
         default=None, gt=0, description="CPUs to offer; all of the machine's when left out."
@@ -49,7 +49,7 @@ class ExistingRayCluster(Block):
 
     _block_type_name = "dray Existing Ray Cluster"
     _block_type_slug = "dray-existing-ray-cluster"
-    _documentation_url = HttpUrl("https://github.com/dray-project/dray#clusters")
+    _documentation_url = HttpUrl("https://github.com/dray-project/dray/blob/main/docs/clusters.md")
 
     model_config = PASTED
 

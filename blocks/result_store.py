@@ -21,7 +21,7 @@ class ResultStore(Block):
 
     _block_type_name = "dray Result Store"
     _block_type_slug = "dray-result-store"
-    _documentation_url = HttpUrl("https://github.com/dray-project/dray#stores")
+    _documentation_url = HttpUrl("https://github.com/dray-project/dray/blob/main/docs/jobs.md")
 
     model_config = PASTED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from flows import batch_inference as module
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
 from tasks.prefect_run import in_deployment, is_cancelled, of_deployment
+from tasks.steps import STEPS
 from tests.support.command import write_requests
 from tests.support.no_cluster import no_cluster
 
@@ -150,7 +152,8 @@ def test_a_job_whose_calling_flow_is_suspended_shows_it_and_goes_on_with_it(
     requests = write_requests(tmp_path / "in.jsonl", 3)
     monkeypatch.setattr(module, "cluster_of", no_cluster)
     monkeypatch.setattr(whole_job, "open_shards", lambda *_: [])
-    work = getattr(module, place)
+    is_step = place == "ingest"
+    work = getattr(STEPS if is_step else module, place)
 
     @flow
     def nightly() -> None:
@@ -168,7 +171,10 @@ def test_a_job_whose_calling_flow_is_suspended_shows_it_and_goes_on_with_it(
         deployment = client.create_deployment(client.create_flow(nightly), name="suspended")
         run = client.create_flow_run_from_deployment(deployment)
         with monkeypatch.context() as patch, pytest.raises(Pause):
-            patch.setattr(module, place, and_suspended)
+            if is_step:
+                patch.setattr(module, "STEPS", replace(STEPS, **{place: and_suspended}))
+            else:
+                patch.setattr(module, place, and_suspended)
             run_flow(nightly, flow_run=run)
         (below,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id={"any_": [run.id]}))  # type: ignore[arg-type]
         assert below.state is not None
