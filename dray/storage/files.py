@@ -55,11 +55,17 @@ class FileInfo:
 def local_path(uri: str) -> Path:
     """The path of a local file given as a path or as ``file://``.
 
-    In a URI ``%20`` is a blank (RFC 8089), unless a file has the name as it is spelled.
+    In a URI ``%20`` is a blank (RFC 8089), unless a file has the name as it is spelled. Of a pattern, and of
+    what is not there yet, the folders above tell.
     """
     spelled = Path(uri.removeprefix("file://")).expanduser()
-    if not uri.startswith("file://") or "%" not in uri or "%00" in uri or spelled.exists():
+    if not uri.startswith("file://") or "%" not in uri or "%00" in uri:
         return spelled
+    for place in map(str, (spelled, *spelled.parents)):
+        if "%" in place and os.path.exists(place):  # noqa: PTH110  raises for no name, however long
+            return spelled
+        if os.path.exists(unquote(place)):  # noqa: PTH110
+            break
     return Path(unquote(uri.removeprefix("file://"))).expanduser()
 
 

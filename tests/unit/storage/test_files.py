@@ -49,6 +49,27 @@ def test_a_uri_of_a_file_is_decoded_unless_its_spelling_is_a_name(tmp_path: Path
     assert local_path(f"file://{spelled}") == spelled
 
 
+def test_a_uri_below_a_folder_whose_name_is_spelled_so(tmp_path: Path) -> None:
+    """Hive and Spark name folders so; what lies in them may be a pattern, or still to be made."""
+    touch(tmp_path, "time=10%3A00/a.jsonl")
+    folder = tmp_path / "time=10%3A00"
+    [found] = expand([f"file://{folder}/*.jsonl"])
+    assert local_path(found.uri) == folder / "a.jsonl"
+    assert local_path(f"file://{folder}/new/out") == folder / "new" / "out"
+    assert local_path(f"file://{folder}/50%25") == folder / "50%25"
+    touch(tmp_path, "time=10:00/b.jsonl")  # beside it, as another one
+    assert local_path(f"file://{folder}/out") == folder / "out"
+    assert local_path(f"file://{folder}/b.jsonl") == tmp_path / "time=10:00" / "b.jsonl"
+
+
+def test_a_uri_below_a_folder_whose_name_is_encoded(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    assert local_path(f"{folder.as_uri()}/new") == folder / "new"  # neither is there: as RFC 8089 has it
+    folder.mkdir()
+    assert local_path(f"{folder.as_uri()}/*%20c.jsonl") == folder / "* c.jsonl"
+    assert local_path(f"{tmp_path.as_uri()}/a%20b%2Fnew") == folder / "new"
+
+
 def test_globs_are_sorted_and_inputs_keep_their_order(tmp_path: Path) -> None:
     touch(tmp_path, "b.jsonl", "a.jsonl", "z.jsonl", "deep/x/c.jsonl", "odd[1].jsonl")
     assert names(tmp_path, "z.jsonl", "[ab].jsonl") == ["z.jsonl", "a.jsonl", "b.jsonl"]
