@@ -160,7 +160,7 @@ def _check_input(request: JobRequest, settings: JobSettings) -> None:
     media_placer(settings.media_roots)
     if request.objects is None or not is_object(request.output):
         check_inputs(settings)
-    if input_as_begun(_with_store(request, settings), resume=request.resume) is not None:
+    if input_as_begun(_with_store(request, settings)) is not None:
         return
     if request.objects is None or not any(map(is_object, inputs)):
         expand(inputs)

@@ -50,7 +50,10 @@ def tell(pulse: Pulse) -> None:
 
 @contextmanager
 def begun_before(job_id: str) -> Iterator[None]:
-    """In the block, the job must be in its store already: its run never creates it."""
+    """In the block, the job must be in its store already, and its settings are from there.
+
+    Its run never creates it, and goes on with the input that it took in, whatever the files are by now.
+    """
     _begun.append(job_id)
     try:
         yield

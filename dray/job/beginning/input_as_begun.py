@@ -1,4 +1,7 @@
-"""The input of a job that goes on: its rows are in the spool, so it needs the files no more."""
+"""The input of a job that ``dray resume`` goes on with: its rows are in the spool, so it needs no file.
+
+Any other command names its input, and that is compared with what the job took in, also with ``--resume``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from dray.errors import ConfigError, StoreError
+from dray.job import current_job
 from dray.job.options.settings import JobSettings
 from dray.requests.reading.queries import query_name
 from dray.requests.sources import Source, SqlQuery
@@ -23,17 +27,19 @@ def input_named(source: Source) -> str:
     return ", ".join(source.inputs[:_INPUTS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def input_as_begun(settings: JobSettings, *, resume: bool) -> str | None:
-    """The digest of the input that the job has taken in, where that job is to ``resume``; else None.
+def input_as_begun(settings: JobSettings) -> str | None:
+    """The digest of the input that the job has taken in, where ``dray resume`` goes on with it; else None.
 
-    None also for settings with another input, which makes another job, for a job that has no rows yet, and
-    for a query, whose digest is that of its text.
+    That command alone has its settings from the store (:func:`current_job.begun_before`). None also for
+    settings with another input, which makes another job, for a job that has no rows yet, and for a query,
+    whose digest is that of its text.
     """
-    if not resume or settings.job_id is None or isinstance(settings.source, SqlQuery):
+    job_id = settings.job_id
+    if job_id is None or not current_job.is_begun(job_id) or isinstance(settings.source, SqlQuery):
         return None
     job: Job | None = None
     with suppress(StoreError, ConfigError), open_store(settings.store_url, create=False) as store:
-        job = store.find_job(settings.job_id)
+        job = store.find_job(job_id)
     if job is None or job.total is None:
         return None
     now = {"recipe": settings.recipe, "input": input_named(settings.source)}

@@ -37,8 +37,8 @@ DRIVER_TTL = JOB_TTL  # seconds; renewed every quarter of it
 def open_job(settings: JobSettings, *, started: float | None = None, resume: bool = False) -> OpenJob:
     """Check what can be checked without reading the rows, then create or resume the job and drive it.
 
-    One that was cancelled goes on with ``resume`` only: a restart policy repeats commands by itself. Nor does
-    ``resume`` look at the files of an input that was taken in.
+    One that was cancelled goes on with ``resume`` only: a restart policy repeats commands by itself. In the
+    block of :func:`current_job.begun_before` the files of an input that was taken in are not looked at.
 
     Raises:
         ConfigError: a setting, the model, the output or the store cannot be used, or the output folder
@@ -55,12 +55,12 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     check_media(settings)
     check_writable(settings.output, options=settings.objects)
     check_inputs(settings)
-    taken = input_as_begun(settings, resume=resume)
+    taken = input_as_begun(settings)
     inputs = {} if taken else states(files_of(settings.source, options=settings.objects))
     with open_store(settings.store_url) as store:
         fingerprint = _as_begun(store, settings, fingerprint_of(settings, weights, taken=taken), weights)
         job_id, known, older = asked_job(store, settings, fingerprint, resume=resume)
-        if known is None and (taken or current_job.is_begun(job_id)):
+        if known is None and current_job.is_begun(job_id):
             raise UnknownJobError(f"job {job_id!r} is not in its store: there is nothing to go on with")
         _refuse_foreign(store, settings, fingerprint, AskedJob(job_id, known, older))
         asked_day = asked_of(known)

@@ -12,6 +12,7 @@ import pytest
 from dray.cli.jobs import recipe_of
 from dray.cli.preflight import preflight
 from dray.errors import ConfigError, InputError, JobChangedError
+from dray.job import current_job
 from dray.job.beginning.opening import open_job
 from dray.job.open_job import OpenJob
 from dray.job.options.request import JobRequest
@@ -72,12 +73,13 @@ def _begun(settings: JobSettings, *, shards: int | None = 1) -> OpenJob:
     return job
 
 
-def _resumed(job: OpenJob) -> JobSettings:
-    """The settings of ``dray resume``, which looks before it starts anything."""
+def _resumed(job: OpenJob) -> OpenJob:
+    """The job as ``dray resume`` opens it, which looks before it starts anything."""
     recipe = recipe_of(job.job_id, job.settings.output)
     request = JobRequest.read({**recipe, "resume": True}, ".".join)
-    preflight(request)
-    return job_settings(request, NoBlocks())
+    with current_job.begun_before(job.job_id):
+        preflight(request)
+        return open_job(job_settings(request, NoBlocks()), resume=True)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -87,7 +89,7 @@ def test_it_goes_on_with_its_rows(
 ) -> None:
     job = _begun(settings, shards=shards)
     change(folder)
-    again = open_job(_resumed(job), resume=True)
+    again = _resumed(job)
     assert (again.job_id, again.resumed, again.skipped < ROWS) == (job.job_id, True, shards is not None)
     answer(again)
     with open_store(settings.store_url) as store:
@@ -104,10 +106,32 @@ def test_the_command_itself_is_another_job_and_names_the_resume(settings: JobSet
         open_job(replace(settings, job_id=job.job_id))
 
 
+@pytest.mark.parametrize("shards", [1, None], ids=["with open rows", "without"])
+def test_a_run_with_its_name_and_resume_is_refused(
+    settings: JobSettings, folder: Path, shards: int | None
+) -> None:
+    """As ``dray run --job-id nightly --resume`` and a flow do the next night: the file has other rows."""
+    job = _begun(settings, shards=shards)
+    _write(folder / "a.jsonl", ROWS + 1)
+    again = {"job_id": job.job_id, "store": settings.store_url, "resume": True}
+    request = settings.request.model_copy(update=again)
+    preflight(request)
+    with pytest.raises(JobChangedError, match="its input changed"):
+        open_job(job_settings(request, NoBlocks()), resume=True)
+
+
+def test_a_run_with_its_name_and_resume_reads_its_input(settings: JobSettings, folder: Path) -> None:
+    job = _begun(settings)
+    (folder / "a.jsonl").unlink()
+    again = {"job_id": job.job_id, "store": settings.store_url, "resume": True}
+    with pytest.raises(InputError, match="the pattern matches no file"):
+        preflight(settings.request.model_copy(update=again))
+
+
 def test_requests_that_were_lost_are_not_made_of_other_rows(settings: JobSettings, folder: Path) -> None:
     job = _begun(settings)
     _write(folder / "b.jsonl", 3)
-    again = open_job(_resumed(job), resume=True)
+    again = _resumed(job)
     for spool in Path(settings.output).rglob("requests-*.jsonl"):
         spool.unlink()
     with pytest.raises(JobChangedError, match="its input gives other rows now"):
@@ -118,7 +142,7 @@ def test_one_without_rows_takes_in_what_is_there(settings: JobSettings, folder: 
     job = open_job(settings)
     _release(job)
     _write(folder / "b.jsonl", 3)
-    again = open_job(_resumed(job), resume=True)
+    again = _resumed(job)
     assert sum(shard.rows for shard in ingest_job(again, replicas=1)) == ROWS + 3
 
 
@@ -126,7 +150,7 @@ def test_another_input_is_another_job(settings: JobSettings, folder: Path) -> No
     job = _begun(settings)
     _write(folder / "b.jsonl", 3)
     request = settings.request.model_copy(update={"input": str(folder / "b.jsonl"), "job_id": job.job_id})
-    with pytest.raises(JobChangedError, match="its input changed"):
+    with current_job.begun_before(job.job_id), pytest.raises(JobChangedError, match="its input changed"):
         open_job(job_settings(request, NoBlocks()), resume=True)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dray.errors import JobFailedError
+from dray.job import current_job
 from dray.job.beginning.opening import open_job
 from dray.job.ending.exporting import export
 from dray.job.ending.failed_requests import write_failed
@@ -115,7 +116,9 @@ def test_a_resume_needs_no_input(settings: JobSettings, shards: int | None) -> N
     answer(job, shards)
     there, store = moved(job)
     Path(settings.source.inputs[0]).unlink()  # type: ignore[union-attr]
-    answer(open_job(there, resume=True))
+    with current_job.begun_before("job"):  # as `dray resume` does
+        again = open_job(there, resume=True)
+    answer(again)
     assert (store.get_job("job").state, store.counts("job").failed) == (JobState.COMPLETED, ROWS / 2)
     assert [
         name for name in map(str, Path(there.output).rglob("requests-*")) if "requests-1.jsonl" not in name
