@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +21,7 @@ from dray.requests.precision import (
     with_short_halves,
     writes_long,
 )
-from dray.requests.reading.csv_record import Record, RecordTooLongError
+from dray.requests.reading.csv_record import EndlessRecordError, Record, RecordTooLongError
 from dray.requests.reading.json_lines import json_lines
 from dray.requests.reading.partitions import partition_of
 from dray.requests.row_shape import RowShape
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
     import pyarrow
     from pyarrow import parquet
+
+    from dray.requests.reading.csv_record import ReaderOf
 
 TableRow = tuple[int, "dict[str, Any] | BadRow"]
 """(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
@@ -56,10 +59,9 @@ _SPANS_LINES = (
     "hold values of several lines"
 )
 _BLANKS = " \t\r\n"  # but the delimiter: a line of these is blank, as for pandas
-_ENDLESS = (
-    "the lines of the row that begins here are together longer than a line may be, and no row after it can "
-    'be told: end what a quote begins, and write "" for a quote inside of a text; where quotes are plain '
-    "characters, as databases write them, say --quoting none"
+_MEND_QUOTES = (
+    'end what a quote begins, and write "" for a quote inside of a text; where quotes are plain characters, '
+    "as databases write them, say --quoting none"
 )
 _TOO_LONG = "\0over the limit\0"  # stands for a line
 
@@ -120,9 +122,9 @@ def _csv_rows(uri: str, source: Rows, limit: int, options: ObjectStoreOptions | 
     hint = _other_delimiter(first, delimiter)
     record = Record(chain(repeat("\n", blank), [first], texts), limit)  # all lines: an error names one
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(record.lines(), delimiter=delimiter, quoting=quoting, strict=True)
+    reader_of = partial(csv.reader, delimiter=delimiter, quoting=quoting, strict=True)
     doubtful = source.quoting is None and delimiter == "\t"
-    records = _csv_records(uri, reader, record, hint, doubtful=doubtful)
+    records = _csv_records(uri, reader_of, record, hint, doubtful=doubtful)
     number, header = next((one for one in records if record.last.strip(blanks)), (0, []))
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
@@ -160,31 +162,42 @@ def _csv_lines(uri: str, limit: int, options: ObjectStoreOptions | None, *, quot
 
 
 def _csv_records(
-    uri: str, reader: Reader, record: Record, hint: str, *, doubtful: bool
+    uri: str, reader_of: ReaderOf, record: Record, hint: str, *, doubtful: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line on which it begins, values) of each record.
+    """(line on which it begins, values) of each record; a sign alone for one over the limit.
 
     An error ends the file. Past a quote that is not closed, or closed too soon, no parser can tell where the
     next record begins. What looks like one may be the inside of a text. Where it is ``doubtful`` that quotes
     are CSV's, a value of several lines ends the file, too: it may be several rows.
     """
-    header = True
+    header, reader = True, reader_of(record)
     while True:
-        number = reader.line_num + 1
+        number = record.number + 1
         try:
-            values = next(reader, None)
+            values = _csv_values(reader, record, None if doubtful else reader_of)
         except csv.Error as error:
             advice = hint if hint and header else _csv_advice(error)
             raise InputError([Problem("invalid_csv", advice, uri, number)]) from None
-        except RecordTooLongError:
-            raise InputError([Problem("invalid_csv", _ENDLESS, uri, number)]) from None
+        except EndlessRecordError as endless:
+            told = f"the row that begins here has {endless}, and no row after it can be told; {_MEND_QUOTES}"
+            raise InputError([Problem("invalid_csv", told, uri, number)]) from None
         record.end()
         if values is None:
             return
-        if doubtful and reader.line_num > number:
+        if doubtful and record.number > number:
             raise InputError([Problem("invalid_csv", _SPANS_LINES, uri, number)])
         header = header and not values
         yield number, values
+
+
+def _csv_values(reader: Reader, record: Record, reader_of: ReaderOf | None) -> list[str] | None:
+    """The next record's values; a sign alone for one over the limit, passed over with ``reader_of``."""
+    try:
+        return next(reader, None)
+    except RecordTooLongError:
+        if reader_of is not None:
+            record.pass_over(reader_of)
+        return [_TOO_LONG]
 
 
 def _csv_advice(error: csv.Error) -> str:
@@ -192,11 +205,7 @@ def _csv_advice(error: csv.Error) -> str:
         return (
             "a CR stands where no line ends; let lines end in LF or CRLF, and put texts with a CR in quotes"
         )
-    return (
-        f"the row that begins here is not CSV ({error}), and no row after it can be told; "
-        'end what a quote begins, and write "" for a quote inside of a text; where quotes are plain '
-        "characters, as databases write them, say --quoting none"
-    )
+    return f"the row that begins here is not CSV ({error}), and no row after it can be told; {_MEND_QUOTES}"
 
 
 def _csv_row(
