@@ -12,6 +12,7 @@
     |   `-- UnknownJobError          no such job in this store
     +-- StoreError
     |   +-- StoreUnreachableError    no connection could be made
+    |   |   `-- NoStoreError         nothing is there yet; this is a ConfigError, too
     |   +-- StoreTransientError      worth retrying: lock, lost connection, serialisation
     |   |   `-- NoConnectionError    the server has none left; this is a StoreUnreachableError, too
     |   +-- StoreFatalError          disk full, schema mismatch, read-only: an operator must act
@@ -144,6 +145,10 @@ class StoreUnreachableError(StoreError):
     """No connection to the store could be made."""
 
     exit_code = 2
+
+
+class NoStoreError(StoreUnreachableError, ConfigError):
+    """No store is there: no such file or folder, or a database without dray's tables."""
 
 
 class StoreTransientError(StoreError):

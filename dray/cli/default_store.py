@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 
 from dray.errors import ConfigError
 from dray.job.options.request import BLOCK, JobRequest
 from dray.storage.addresses import VARIABLE, without_variable
+from dray.storage.default_store import STORE_VARIABLE, default_store
 from dray.storage.objects import is_object
 
-NAME = "DRAY_STORE"
 _SQLITE = "sqlite:///"
-
-
-def default_store() -> str | None:
-    """What the variable holds: whatever ``--store`` takes."""
-    return os.environ.get(NAME) or None
 
 
 def with_default_store(request: JobRequest) -> JobRequest:
@@ -34,16 +28,17 @@ def with_default_store(request: JobRequest) -> JobRequest:
         return request
     _refuse_two(request.output, given)
     is_database = "://" in given and not given.startswith(_SQLITE)
-    return request.model_copy(update={"store": f"{VARIABLE}{NAME}" if is_database else given}).anchored()
+    store = f"{VARIABLE}{STORE_VARIABLE}" if is_database else given
+    return request.model_copy(update={"store": store}).anchored()
 
 
 def _refuse_two(output: str, given: str) -> None:
     own = None if is_object(output) else Path(output) / "dray.db"
     if own is not None and own.exists() and not _is_file(own, given):
         raise ConfigError(
-            f"{own} is the store of an earlier run, and ${NAME} names another one, where the job would begin "
-            f"anew: give --store {shlex.quote(output)} to go on with the folder's own, or name the other by "
-            "--store, too"
+            f"{own} is the store of an earlier run, and ${STORE_VARIABLE} names another one, where the job "
+            f"would begin anew: give --store {shlex.quote(output)} to go on with the folder's own, or name "
+            "the other by --store, too"
         )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from dray.cli import output
 from dray.cli.block_url import url_of_block
-from dray.cli.default_store import default_store
 from dray.cli.facts import facts_of
 from dray.cli.wording import cancel_line
 from dray.cluster.cluster_file import anchored_file
@@ -19,6 +18,7 @@ from dray.errors import ConfigError
 from dray.job.driverless import cancel_or_ask
 from dray.job.options.request import BLOCK
 from dray.storage.addresses import without_variable
+from dray.storage.default_store import default_store
 from dray.storage.layout import PART_BYTES
 from dray.store import Job, Store
 from dray.store.database.urls import file_url, parse_url

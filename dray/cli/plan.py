@@ -17,6 +17,7 @@ from dray.job.options.request import BLOCK
 from dray.job.options.resolving import Blocks
 from dray.job.options.spelling import spelled
 from dray.job_plan.request import PlanRequest
+from dray.storage.default_store import default_store
 
 _OPTIONS = tuple(options_of(PlanRequest))
 _SHOWN = 8
@@ -58,8 +59,8 @@ with_options(plan, _OPTIONS)
 
 @contextmanager
 def _blocks(request: PlanRequest) -> Iterator[Blocks | None]:
-    """Prefect's blocks, where the request names one."""
-    named = (request.model, request.objects, request.store)
+    """Prefect's blocks, where the request or the default store names one."""
+    named = (request.model, request.objects, request.store or default_store())
     if not any(one is not None and one.startswith(BLOCK) for one in named):
         yield None
         return

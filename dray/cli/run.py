@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from dray.cli import output
-from dray.cli.default_store import NAME, with_default_store
+from dray.cli.default_store import with_default_store
 from dray.cli.help import JSON_HELP, OUTPUT, REQUIRED
 from dray.cli.introduction import introduction
 from dray.cli.options import request_of, with_options
+from dray.storage.default_store import STORE_VARIABLE
 
 
 @with_options
@@ -35,7 +36,7 @@ def run(
     request = with_default_store(given)
     output.stage(introduction(request))
     if given.store is None and request.store is not None:
-        output.stage(f"its store is that of ${NAME}, as --store is not given")
+        output.stage(f"its store is that of ${STORE_VARIABLE}, as --store is not given")
     from dray.cli.running import run_job  # takes a second: the line above comes first
 
     return run_job(request, json=json)

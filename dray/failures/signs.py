@@ -20,6 +20,7 @@ OURS: Mapping[type[BaseException], Sign] = {
     errors.UnknownJobError: Sign.REFUSED,
     errors.StoreError: Sign.STORE_BROKEN,
     errors.StoreUnreachableError: Sign.STORE_AWAY,  # it was there when the job was opened
+    errors.NoStoreError: Sign.STORE_AWAY,
     errors.StoreTransientError: Sign.STORE_AWAY,
     errors.NoConnectionError: Sign.STORE_AWAY,  # a shard task without a lease ends instead: shard/task.py
     errors.StoreFatalError: Sign.STORE_BROKEN,

@@ -154,7 +154,7 @@ def plan_job(
     say, today = say or (lambda _: None), today or date.today()
     objects = objects_of(request.objects, blocks)
     place = model_place(request.model, blocks)
-    known = replace(known, runs=known.runs or efficiencies_in(request.store, blocks))
+    known = replace(known, runs=known.runs or efficiencies_in(request.store, blocks, say))
     allowed(_catalogue(request, known), request.limits())  # before the input is read
     source = request.rows.source(inputs_of(request.input))
     defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect
 
-from dray.errors import ConfigError, StoreFatalError, StoreUnreachableError
+from dray.errors import ConfigError, NoStoreError, StoreFatalError
 from dray.store.database.connection import Database, Tx
 from dray.store.database.schema import COMPATIBLE, REVISION, metadata
 
@@ -29,7 +29,7 @@ def ensure_schema(database: Database, *, create: bool, upgrade: bool) -> None:
     (``upgrade``) where the tables will do as they are.
 
     Raises:
-        StoreUnreachableError: nothing there, and ``create`` is false.
+        NoStoreError: nothing there, and ``create`` is false.
         StoreFatalError: the schema is of a newer dray, or of an older one and not to be upgraded.
         ConfigError: another program has a table of the same name there.
     """
@@ -37,7 +37,7 @@ def ensure_schema(database: Database, *, create: bool, upgrade: bool) -> None:
     if found == REVISION or (found in COMPATIBLE and not create):
         return
     if found is None and not create:
-        missing = StoreUnreachableError(f"store {database.name}: no dray tables there; check the URL")
+        missing = NoStoreError(f"store {database.name}: no dray tables there; check the URL")
         missing.address = database.url
         raise missing
     if found is not None and found > REVISION:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, NoStoreError
 from dray.storage.absolute_paths import absolute_path
 from dray.storage.addresses import masked_url, without_variable
 from dray.store.store import PATIENCE, Store, open_store
@@ -20,8 +20,9 @@ def open_existing(reference: str, *, patience: float = PATIENCE, upgrade: bool =
     the tables of an older dray up to date, without which they may be unreadable.
 
     Raises:
-        ConfigError: there is no store of that name.
-        StoreUnreachableError: no connection could be made, or the file is not there.
+        NoStoreError: there is no store of that name.
+        ConfigError: there can be none.
+        StoreUnreachableError: no connection could be made.
         StoreFatalError: its tables are newer than this dray, or older and not to be upgraded.
     """
     given = without_variable(reference)
@@ -34,16 +35,17 @@ def file_of(given: str) -> Path:
     """The absolute path of the store's file, which is named by itself or by the folder that holds it.
 
     Raises:
-        ConfigError: it is not there, or this user may not look.
+        NoStoreError: it is not there.
+        ConfigError: this user may not look.
     """
     try:
         path = Path(given).expanduser()
         if path.is_dir():
             if not (path / "dray.db").is_file():
-                raise ConfigError(f"no dray.db in {masked_url(given)}; {NAMES}")
+                raise NoStoreError(f"no dray.db in {masked_url(given)}; {NAMES}")
             return absolute_path(path / "dray.db")
         if not path.exists():
-            raise ConfigError(f"no store at {masked_url(given)}: no such file or folder; {NAMES}")
+            raise NoStoreError(f"no store at {masked_url(given)}: no such file or folder; {NAMES}")
         return absolute_path(path)
     except (OSError, RuntimeError) as error:  # RuntimeError: a home folder of no user
         reason = getattr(error, "strerror", None) or error

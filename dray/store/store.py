@@ -7,7 +7,7 @@ from types import TracebackType
 
 from sqlalchemy import select
 
-from dray.errors import StoreError, StoreTransientError, StoreUnreachableError
+from dray.errors import NoStoreError, StoreError, StoreTransientError, StoreUnreachableError
 from dray.store.calls.account import AccountCalls
 from dray.store.calls.jobs import JobCalls
 from dray.store.calls.records import RecordCalls
@@ -51,7 +51,8 @@ def open_store(
         ConfigError: not a store's URL, its driver is not installed, or a SQLite file that is to be made on
             a network's file system, or in a folder that Ray deletes. With ``create`` false it is opened to
             be read.
-        StoreUnreachableError: no connection could be made, or nothing there and ``create`` is false.
+        StoreUnreachableError: no connection could be made.
+        NoStoreError: nothing there, and ``create`` is false.
         NoConnectionError: the server has no connection left; this is a StoreUnreachableError.
         StoreRefusedError: the server refuses the user, the password or the database.
         StoreFatalError: the schema is newer than this code, or older and not to be upgraded, or the database
@@ -86,7 +87,7 @@ def _prepare_file(path: Path, *, create: bool) -> None:
     if path.exists():
         return
     if not create:
-        raise StoreUnreachableError(f"store {path}: no such file")
+        raise NoStoreError(f"store {path}: no such file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -11,8 +11,8 @@ from sqlalchemy.exc import ArgumentError
 from dray.errors import ConfigError
 from dray.storage.absolute_paths import absolute_path
 from dray.storage.addresses import masked_url, whole_login
+from dray.storage.default_store import FILE_SUFFIXES
 
-_FILE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _HINT = "write sqlite:///path/to/file.db, a path ending in .db, a folder, or postgresql://user@host/database"
 
 
@@ -32,9 +32,9 @@ def parse_url(url: str) -> URL:
     if "://" not in url:
         if _is_folder(url):
             return _file_url(str(Path(url) / "dray.db"))
-        if not url.endswith(_FILE_SUFFIXES):
+        if not url.endswith(FILE_SUFFIXES):
             raise ConfigError(
-                f"store {masked_url(url)!r} does not end in {', '.join(_FILE_SUFFIXES)}: {_HINT}"
+                f"store {masked_url(url)!r} does not end in {', '.join(FILE_SUFFIXES)}: {_HINT}"
             )
         return _file_url(url)
     try:

@@ -17,6 +17,7 @@ from sqlalchemy import PoolProxiedConnection, event
 
 from dray.errors import (
     FencedError,
+    NoStoreError,
     StoreFatalError,
     StoreRefusedError,
     StoreTransientError,
@@ -177,10 +178,10 @@ def test_an_acknowledged_row_is_on_disk_whatever_the_server_is_set_to(
 
 
 def test_a_missing_store_is_not_made_unless_asked(tmp_path: Path, postgres: PostgresServer) -> None:
-    with pytest.raises(StoreUnreachableError, match="no such file"):
+    with pytest.raises(NoStoreError, match="no such file"):
         open_store(str(tmp_path / "none.db"), create=False)
     assert not (tmp_path / "none.db").exists()
-    with pytest.raises(StoreUnreachableError, match="no dray tables"):
+    with pytest.raises(NoStoreError, match="no dray tables"):
         open_store(postgres.url(postgres.create_database()), create=False)
 
 

@@ -17,7 +17,7 @@ import dray
 from dray.cli.app import run_app
 from dray.engine.argument_policy import refuse_spread
 from dray.engine.ranks import nodes_of
-from dray.errors import ConfigError, InputError, JobChangedError
+from dray.errors import ConfigError, InputError, JobChangedError, NoStoreError
 from dray.job.options import plan_file
 from dray.job.options.forms import EngineOptions
 from dray.job.options.request import JobRequest
@@ -118,6 +118,30 @@ def test_a_store_of_finished_runs_is_read(
         monkeypatch.setenv("DRAY_STORE", str(tmp_path))
         found = planned(rows, model, hardware="g6e.xlarge", **options)
         assert "1 run of this model measured" in found.best[0].phi.reason
+
+
+@pytest.mark.parametrize("kind", ["file", "url", "folder", "no folder", "empty"])
+def test_before_the_first_run_its_store_is_not_there(
+    kind: str, rows: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/clusters.md has it: `export DRAY_STORE=...`, `dray plan`, `dray run`. The plan was refused."""
+    (tmp_path / "empty.db").touch()
+    named = {
+        "file": "jobs.db",
+        "url": f"sqlite:///{tmp_path}/jobs.db",
+        "folder": str(tmp_path),
+        "no folder": "out",
+        "empty": f"sqlite:///{tmp_path}/empty.db",
+    }[kind]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRAY_STORE", named)
+    said: list[str] = []
+    request = PlanRequest.of(str(rows), str(model), hardware="l40s")
+    assert plan_job(request, today=TODAY, say=said.append).best
+    line = "the store of $DRAY_STORE is not there yet: this plan goes without measured runs"
+    assert said.count(line) == 1
+    with pytest.raises(NoStoreError):
+        planned(rows, model, hardware="l40s", store=named)
 
 
 @pytest.mark.heavy(one_of=3)

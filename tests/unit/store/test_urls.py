@@ -124,7 +124,7 @@ def test_a_login_is_hidden_where_the_scheme_was_forgotten(password: str) -> None
         f"host=db user=me password={secret} dbname=dray",
         f"db.example/dray?sslpassword={secret}",
     ):
-        for act in (parse_url, file_of, lambda given: efficiencies_in(given, NoBlocks())):
+        for act in (parse_url, file_of, lambda given: efficiencies_in(given, NoBlocks(), print)):
             with pytest.raises(ConfigError) as caught:
                 act(named)
             assert secret not in "".join(traceback.format_exception(caught.value))
