@@ -166,6 +166,8 @@ def _is_suspect(url: str) -> bool:
 
 
 def _database_url(url: str) -> URL | None:
+    if "://" not in url:
+        return None
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
