@@ -49,9 +49,10 @@ def _is_configured(settings: Mapping[str, str]) -> bool:
 def _writable(home: Path) -> bool:
     """Whether this process may make and change files there."""
     database = home / "prefect.db"
-    if database.exists() and not os.access(database, os.W_OK):
+    exists = os.path.exists  # Path.exists raises where this user may not look
+    if exists(database) and not os.access(database, os.W_OK):
         return False
-    nearest = next(folder for folder in (home, *home.parents) if folder.exists())
+    nearest = next(folder for folder in (home, *home.parents) if exists(folder))
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 

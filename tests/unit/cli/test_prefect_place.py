@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -109,6 +110,30 @@ def test_a_home_that_cannot_be_written_to(
         assert run.remark is not None
         assert run.remark.endswith(f"{home}/.prefect cannot be written to")
     assert "PREFECT_HOME" not in os.environ
+
+
+def test_a_home_that_may_not_be_looked_into(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /root for another user, with `ENV HOME=/root` and `--user 1000`. Root may look everywhere."""
+    real_stat, real_access = os.stat, os.access
+
+    def stat(path: Any, *rest: Any, **more: Any) -> os.stat_result:
+        if isinstance(path, str | Path) and home in Path(path).parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real_stat(path, *rest, **more)
+
+    def access(path: Any, mode: int) -> bool:
+        return home not in (Path(path), *Path(path).parents) and real_access(path, mode)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", access)
+    told, remark = moved_database({})
+    place = tmp_path / "local" / f"dray-{os.getuid()}-prefect"
+    assert told["PREFECT_HOME"] == str(place)
+    assert told[DATABASE] == f"sqlite+aiosqlite:///{place}/prefect.db"
+    assert remark is not None
+    assert remark.endswith(f"{home}/.prefect cannot be written to")
 
 
 def test_a_folder_that_others_may_have_made_is_not_used(
