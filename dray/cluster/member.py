@@ -41,8 +41,8 @@ def nodes_joined(address: str) -> Sequence[FoundNode]:
         if time.monotonic() > until:
             raise ConfigError(
                 f"cluster {given}: this machine is no node of it, and dray's driver runs on one: run "
-                f"`ray start --address={given} --num-cpus=0` here first, with the Ray, Python and token of "
-                "its head, or run the driver on that head: `dray cluster submit http://HOST:8265 -- run ...`"
+                f"`ray start --address={given} --num-cpus=0 --num-gpus=0` here first, with the Ray, Python and "
+                "token of its head, or run the driver on that head: `dray cluster submit http://HOST:8265 -- run ...`"
             )
         time.sleep(_LOOK_SECONDS)
 

@@ -120,7 +120,7 @@ def test_a_cluster_of_which_this_machine_is_no_node_is_refused_at_once(
     for here in (set[str](), {"of another cluster"}):
         monkeypatch.setattr(member, "node_ids_here", lambda here=here: here)
         joining = RayCluster(ClusterSettings(address=address))
-        with pytest.raises(ConfigError, match=f"`ray start --address={address} --num-cpus=0` here first"):
+        with pytest.raises(ConfigError, match=f"--address={address} --num-cpus=0 --num-gpus=0` here first"):
             joining.wait()
         joining.leave()
 

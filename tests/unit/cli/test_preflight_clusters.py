@@ -62,7 +62,7 @@ def test_this_machine_has_to_be_a_node_of_the_cluster(
         preflight(request_of(job_input, tmp_path, cluster=address))
     told = str(refused.value)
     assert f"cluster {address}: this machine is no node of it" in told
-    assert f"`ray start --address={address} --num-cpus=0`" in told
+    assert f"`ray start --address={address} --num-cpus=0 --num-gpus=0`" in told
     assert "`dray cluster submit http://" in told
 
 
