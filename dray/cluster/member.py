@@ -7,11 +7,13 @@ import time
 from collections.abc import Collection, Sequence
 
 from dray.cluster.listening import listens
-from dray.cluster.ray_private import FoundNode, node_ids_here, nodes_at
+from dray.cluster.ray_private import FoundNode, node_ids_here, nodes_at, starts_here
 from dray.errors import ConfigError
 
 START_SECONDS = 5.0
-"""For a node of this machine that is being started."""
+"""For a node of this machine, where none is seen starting."""
+RAYS_SECONDS = 60.0
+"""For one that is: ``ray start`` takes its time with a cold disk. Ray waits as long when it joins."""
 
 _LOOK_SECONDS = 0.5
 
@@ -27,22 +29,24 @@ def nodes_joined(address: str) -> Sequence[FoundNode]:
     None where the head does not say which it has: joining says why.
 
     Raises:
-        ConfigError: this machine is no node of it. Ray would look for one for a minute.
+        ConfigError: this machine is no node of it, and none is being started; or its start takes too long.
     """
     given = os.environ.get("RAY_ADDRESS") or address if address == "auto" else address
     if not given.rpartition(":")[2].isdigit():  # `auto` is what runs here
         return _listed(address) if runs_node() else ()
-    until = time.monotonic() + START_SECONDS
+    began = time.monotonic()
     while True:
         if here := node_ids_here():
             nodes = _listed(given) if listens(given) else ()
             if not nodes or any(one.node_id in here for one in nodes):
                 return nodes
-        if time.monotonic() > until:
+        waited = time.monotonic() - began
+        if waited > START_SECONDS and (waited > RAYS_SECONDS or not starts_here(given)):
             raise ConfigError(
                 f"cluster {given}: this machine is no node of it, and dray's driver runs on one: run "
-                f"`ray start --address={given} --num-cpus=0 --num-gpus=0` here first, with the Ray, Python and "
-                "token of its head, or run the driver on that head: `dray cluster submit http://HOST:8265 -- run ...`"
+                f"`ray start --address={given} --num-cpus=0 --num-gpus=0` here first, with the Ray, Python "
+                "and token of its head, or run the driver on that head: "
+                "`dray cluster submit http://HOST:8265 -- run ...`"
             )
         time.sleep(_LOOK_SECONDS)
 

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -241,6 +241,25 @@ def node_ids_here() -> set[str]:
     from ray._private.services import find_node_ids
 
     return set(find_node_ids())
+
+
+def starts_here(address: str) -> bool:
+    """Whether a node of this machine is on its way into the cluster at ``address`` (host:port).
+
+    It is told by the processes of this machine: a ``ray start``, or a node's daemon, which names the address.
+    """
+    from ray._private import services
+
+    commands = [one.info["cmdline"] or [] for one in services.psutil.process_iter(["cmdline"])]
+    return any(
+        _starts_node(words) and any(one == address or one.endswith(f"={address}") for one in words)
+        for words in commands
+    )
+
+
+def _starts_node(words: Sequence[str]) -> bool:
+    names = {os.path.basename(one) for one in words}  # noqa: PTH119  of all words of all processes
+    return "raylet" in names or ("start" in names and not names.isdisjoint(("ray", "ray.scripts.scripts")))
 
 
 def draining() -> dict[str, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dray.cli import server, status
-from dray.cluster import agents, connect, head
+from dray.cluster import agents, connect, head, member
 from dray.cluster.base import START_SECONDS
 from dray.driver.intervals import Intervals
 from dray.driver.replicas import losses, pool
@@ -49,6 +49,7 @@ LIMITS: Mapping[str, float] = {
     "a shard, for a store that answers to take its rows": STORE_PATIENCE,
     "a shard, for its requests to be readable": STORE_PATIENCE,
     "the driver, for Ray to start on this machine": head._START_SECONDS,
+    "the driver, for this machine's node, which starts": member.RAYS_SECONDS,
     "the driver, for a cluster to be joined": connect.JOIN_SECONDS,
     "the driver, for a join that hangs, when it leaves": connect.LEAVE_SECONDS,
     "the driver, for the first replica": START_SECONDS,
