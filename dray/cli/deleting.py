@@ -104,7 +104,7 @@ def _ask(names: list[str]) -> None:
     what = f"{len(names):,} job{'s' if len(names) > 1 else ''} ({some}) with all rows in the store"
     if not sys.stdin.isatty():
         raise ConfigError(f"dray jobs delete would delete {what}; say --yes")
-    sys.stderr.write(f"Delete {what}? [y/N] ")
+    sys.stderr.write(output.visible(f"Delete {what}? [y/N] "))
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise ConfigError("nothing was deleted")

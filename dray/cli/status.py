@@ -51,7 +51,8 @@ def watch_status(job_id: str | None, reference: str | None, *, json: bool) -> in
         for found, away in _looks(job_id, reference):
             facts = found
             if screen is not None:
-                screen(status_lines(facts, now=time.time(), store=reference) + ([away] if away else []))
+                lines = status_lines(facts, now=time.time(), store=reference) + ([away] if away else [])
+                screen([output.visible(one) for one in lines])
             elif away or time.monotonic() - line_at > LINE_SECONDS:
                 line_at = time.monotonic()
                 output.say(away or f"{facts['job_id']}  {facts['state']}  {_line(facts)}", needed=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
-from dray.cli import output
+from dray.cli import deleting, output, status, terminal
 from dray.errors import DrayError, InputError
 from dray.kinds import Kind
 from dray.requests.ingest import ingest
@@ -47,3 +50,30 @@ def test_json_keeps_every_sign(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert json.loads(said) == {"name": FILLS_THE_CLIPBOARD}
     assert "\x1b" not in said
+
+
+def test_a_screen_that_is_rewritten_shows_them_as_lines_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dray status --watch`: reason, model and output come from a store that others may write to."""
+    seen = Console(file=io.StringIO(), force_terminal=True, width=200, highlight=False, color_system=None)
+    monkeypatch.setattr(terminal, "_console", lambda: seen)
+    monkeypatch.setattr(terminal, "is_plain", lambda *, json: False)
+    monkeypatch.setattr(status, "_looks", lambda *_: iter([({"state": "completed", "undriven": False}, "")]))
+    monkeypatch.setattr(status, "status_lines", lambda *_, **__: ["job a", FILLS_THE_CLIPBOARD])
+    assert status.watch_status("a", None, json=False) == 0
+    assert isinstance(seen.file, io.StringIO)
+    shown = seen.file.getvalue()
+    assert r"x\x1b]52;c;cm0gLXJmIH4K\x07\x1b[2K\rdray: all fine\x9b2J\u202e" in shown
+    assert "job a" in shown
+    assert "\x1b]52" not in shown
+    assert "\x9b" not in shown
+
+
+def test_a_question_shows_them_as_lines_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: "y\n"))
+    deleting._ask([FILLS_THE_CLIPBOARD])
+    told = capsys.readouterr().err
+    assert told.startswith(r"Delete 1 job (x\x1b]52;c;")
+    assert told.endswith("? [y/N] ")
+    assert "\x1b" not in told
