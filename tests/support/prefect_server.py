@@ -11,9 +11,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dray.ports import lasting_port
@@ -22,18 +23,19 @@ from tests.support.prefect_database import put_database
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
 ANSWER_SECONDS = 90.0  # Prefect's server on SQLite waits 60 s for a lock of its own, and all calls with it
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
 class PrefectServer:
     """``prefect server start`` on a free loopback port, with a database of its own."""
 
-    def __init__(self, home: Path, *, ui: bool = False) -> None:
+    def __init__(self, home: Path, *, ui: bool = False, settings: Mapping[str, str] = NO_SETTINGS) -> None:
         put_database(home)
         self.home = home
         self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.environment = _environment(home, self.url, ui=ui)
+        self.environment = {**_environment(home, self.url, ui=ui), **settings}
         self._server: subprocess.Popen[bytes] | None = None
         self.worker: subprocess.Popen[bytes] | None = None
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -182,11 +184,11 @@ def _answer(request: urllib.request.Request, tries: int = 10) -> bytes:
 
 
 @contextmanager
-def prefect_server(*, ui: bool = False) -> Iterator[PrefectServer]:
-    """A server with a home that goes with it."""
+def prefect_server(*, ui: bool = False, settings: Mapping[str, str] = NO_SETTINGS) -> Iterator[PrefectServer]:
+    """A server with a home that goes with it, and variables of Prefect's of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="dray-prefect-", ignore_cleanup_errors=True) as home,
-        PrefectServer(Path(home), ui=ui) as server,
+        PrefectServer(Path(home), ui=ui, settings=settings) as server,
     ):
         yield server
 
