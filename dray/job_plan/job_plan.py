@@ -342,11 +342,12 @@ def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, reque
             f"{lengths.error:.0%} more or less."
         )
     elif isinstance(lengths, AtLeast):
+        taken = ", and are taken as long as max_tokens allows" if workload.unbounded < rows else ""
         said.append(
             "Many answers to such requests ended at their max_tokens in earlier jobs: they have "
-            f"{lengths.mean:.0f} tokens at least, and are taken as long as max_tokens allows."
+            f"{lengths.mean:.0f} tokens at least{taken}."
         )
-    elif workload.unbounded:
+    if workload.unbounded and not isinstance(lengths, Learned):
         said.append(
             f"{workload.unbounded:,} of {rows:,} rows set no max_tokens, so their outputs are guessed: "
             "give --max-tokens, or see what --set max_tokens=N changes."

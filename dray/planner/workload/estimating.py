@@ -126,7 +126,8 @@ def _figures(gathered: Gathered, how: Counting, counted: str, invalid: int, **kn
         **known,
     )
     if isinstance(how.lengths, AtLeast):
-        found = replace(found, output_error=how.lengths.error(found.output.mean, found.output_error))
+        error = how.lengths.error(found.output.mean, found.output_error, _open_ended_error(gathered))
+        found = replace(found, output_error=error)
     return found
 
 
@@ -134,7 +135,12 @@ def _output_error(gathered: Gathered) -> float:
     """The error of the output's length, weighted by rows: those that generate all they may are known."""
     rows = max(1, len(gathered) - gathered.refused)
     bounded = rows - gathered.exact - gathered.unbounded
-    return max(0.0, (bounded * _BOUNDED_ERROR + gathered.unbounded * _UNBOUNDED_ERROR) / rows)
+    return max(0.0, bounded * _BOUNDED_ERROR / rows + _open_ended_error(gathered))
+
+
+def _open_ended_error(gathered: Gathered) -> float:
+    """What of it is of the rows that nothing bounds."""
+    return gathered.unbounded * _UNBOUNDED_ERROR / max(1, len(gathered) - gathered.refused)
 
 
 def fitted(units: NDArray[Any], tokens: NDArray[Any]) -> Scale:

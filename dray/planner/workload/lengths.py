@@ -66,6 +66,9 @@ class AtLeast:
         bounds = Bounds().predicted(counted)
         return np.where(counted.most_output == UNBOUNDED, np.maximum(bounds, np.float32(self.mean)), bounds)
 
-    def error(self, mean: float, usual: float) -> float:
-        """How much a predicted ``mean`` may be off: as ``usual``, but not to less than the least."""
-        return min(usual, max(0.0, 1.0 - self.mean / max(mean, 1.0)))
+    def error(self, mean: float, usual: float, open_ended: float) -> float:
+        """How much a predicted ``mean`` may be off: as ``usual``, but not to less than the least.
+
+        Rows without max_tokens may also have longer answers: then it is ``open_ended`` at least.
+        """
+        return max(open_ended, min(usual, max(0.0, 1.0 - self.mean / max(mean, 1.0))))

@@ -177,7 +177,14 @@ def test_answers_are_as_long_as_those_of_earlier_jobs(model: Path, tmp_path: Pat
     assert short.demand.output_tokens == pytest.approx(10.0)
     cut = planned(tmp_path / "tuesday.jsonl", model, Known(runs=[replace(run, cut=True)]), hardware="l40s")
     assert (cut.demand.output_tokens, cut.demand.output_error) == (100, 0.5)
-    assert any("they have 40 tokens at least" in note for note in cut.notes)
+    assert any("they have 40 tokens at least, and are taken as long as" in note for note in cut.notes)
+    long = Known(runs=[replace(run, output_tokens=400.0, cut=True)])
+    open_ended = planned(tmp_path / "wednesday.jsonl", model, long, hardware="l40s")
+    asked = open_ended.demand
+    assert (asked.output_tokens, asked.output_error) == pytest.approx((400, 0.9))
+    assert any("they have 400 tokens at least." in note for note in open_ended.notes)
+    assert any("50 of 50 rows set no max_tokens" in note for note in open_ended.notes)
+    assert any("a guess for 50 requests without a limit" in line for line in lines_of(open_ended, most=1))
     for other in (write("other.jsonl", "Translate.", max_tokens=100),
                   write("exact.jsonl", "Sum up.", max_tokens=100, ignore_eos=True)):  # fmt: skip
         assert planned(other, model, known, hardware="l40s").demand.output_tokens == pytest.approx(100.0)

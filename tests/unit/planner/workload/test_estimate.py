@@ -166,13 +166,21 @@ def test_rows_of_several_sequences_are_as_long_as_each_of_them() -> None:
     assert each.rows * (each.input_tokens - each.hit) == pytest.approx((60 + 100) * (1 - found.shared))
 
 
-@pytest.mark.parametrize(("least", "mean", "error"), [(16, 628, 0.7), (400, 700, 3 / 7)])
+@pytest.mark.parametrize(("least", "mean", "error"), [(16, 628, 0.7), (400, 700, 0.45)])
 def test_answers_that_were_cut_bound_lengths_from_below(least: int, mean: float, error: float) -> None:
     rows = lines({"prompt": [1], "max_tokens": 1000}, {"prompt": [1], "max_tokens": None})
     how = Counting(tokenizer=None, lengths=AtLeast(mean=least, jobs=1))
     found, _ = estimate(rows, how)
     assert found.output.mean == mean
     assert found.output_error == pytest.approx(error)
+
+
+@pytest.mark.parametrize(("allowed", "mean", "error"), [(None, 512, 0.9), (512, 512, 0.0), (1024, 1024, 0.5)])
+def test_cut_answers_without_max_tokens_may_be_longer(allowed: int | None, mean: int, error: float) -> None:
+    """The least length says nothing of how far above it they end."""
+    rows = lines(*[{"prompt": [1], "max_tokens": allowed}] * 3)
+    found, _ = estimate(rows, Counting(tokenizer=None, lengths=AtLeast(mean=512, jobs=1)))
+    assert (found.output.mean, found.output_error) == pytest.approx((mean, error))
 
 
 def test_a_job_without_a_row_to_answer_is_refused() -> None:
