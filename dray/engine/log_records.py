@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import traceback
 from collections import Counter, deque
 
 _MOST = 1000
@@ -32,11 +33,26 @@ def message_of(record: logging.LogRecord, *, rows: bool = False) -> str:
     Where its arguments do not fit, its place: no handler may raise for that.
     """
     try:
-        if record.name.startswith(_OF_ANSWERS) or (rows and record.name.startswith(_OF_ROWS)):
-            return _without_texts(record)
-        return record.getMessage()
+        return _without_texts(record) if _may_quote(record, rows=rows) else record.getMessage()
     except Exception:  # noqa: BLE001  of a library's own objects: any, and the engine is not to end by it
         return f"a line of the log whose text cannot be made, at {record.filename}:{record.lineno}"
+
+
+def without_error_text(record: logging.LogRecord) -> bool:
+    """Keep of a record's error its class and where it came from: its text may quote a request.
+
+    Changes the record. It is True, so that a logger takes this function as a filter.
+    """
+    if record.exc_info and record.exc_info[0] is not None:
+        kind, _, trace = record.exc_info
+        record.exc_text = "".join(traceback.format_tb(trace)) + kind.__name__
+        record.exc_info = None
+    return True
+
+
+def _may_quote(record: logging.LogRecord, *, rows: bool) -> bool:
+    """Whether vLLM may quote an answer there or, where ``rows`` come, a row."""
+    return record.name.startswith(_OF_ANSWERS) or (rows and record.name.startswith(_OF_ROWS))
 
 
 def _without_texts(record: logging.LogRecord) -> str:
@@ -52,12 +68,12 @@ def _without_texts(record: logging.LogRecord) -> str:
 class LatestRecords(logging.Handler):
     """Keeps the latest records until they are taken.
 
-    What vLLM says goes on to ``onward``, its own handlers, whose output stays on the node: all of it, each
-    thing as often as to the driver, and without words of rows.
+    What vLLM says goes on to ``onward``, its own handlers, whose output stays on the node: all of it, whole,
+    and without words of rows. Each thing is said as often as to the driver, but for what is below INFO.
     """
 
     def __init__(self) -> None:
-        super().__init__(logging.INFO)
+        super().__init__()
         self.onward: list[logging.Handler] = []
         self._kept: deque[tuple[int, str, str]] = deque(maxlen=_MOST)
         self._said: Counter[tuple[str, int, str]] = Counter()
@@ -69,28 +85,29 @@ class LatestRecords(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record, unless vLLM has said that."""
-        told = self._told(record)
-        if told is None:
+        text = message_of(record, rows=self._rows)
+        again = self._again(record, text)
+        if again is None:
             return
         ours = not record.name.startswith("vllm")
-        if ours or (record.levelno >= logging.WARNING and record.name not in _UNTOLD):
-            self._kept.append((record.levelno, record.name, told))
+        if record.levelno >= (logging.INFO if ours else logging.WARNING) and record.name not in _UNTOLD:
+            self._kept.append((record.levelno, record.name, text[:_LONGEST] + again))
         for handler in self.onward:
             if record.levelno >= handler.level:
-                handler.handle(_saying(record, told))
+                handler.handle(self._saying(record, text + again))
 
     def take(self) -> list[tuple[int, str, str]]:
         """Level, logger and message of each record since the last call."""
         return [self._kept.popleft() for _ in range(len(self._kept))]
 
-    def _told(self, record: logging.LogRecord) -> str | None:
-        text = message_of(record, rows=self._rows)[:_LONGEST]
-        if not record.name.startswith("vllm"):
-            return text
-        times = self._times(record, text)
+    def _again(self, record: logging.LogRecord, text: str) -> str | None:
+        """What to add to a text that was said before; None where it is not to be said again."""
+        if not record.name.startswith("vllm") or record.levelno < logging.INFO:
+            return ""
+        times = self._times(record, text[:_LONGEST])
         if times == 1:
-            return text
-        return f"{text} ({times:,} times by now)" if str(times).strip("0") == "1" else None
+            return ""
+        return f" ({times:,} times by now)" if str(times).strip("0") == "1" else None
 
     def _times(self, record: logging.LogRecord, text: str) -> int:
         """How often that was said. Warnings of one sort are one, whatever their arguments."""
@@ -101,11 +118,12 @@ class LatestRecords(logging.Handler):
         self._said[key] += 1
         return self._said[key]
 
-
-def _saying(record: logging.LogRecord, text: str) -> logging.LogRecord:
-    found = copy.copy(record)
-    found.msg, found.args = text, None
-    return found
+    def _saying(self, record: logging.LogRecord, text: str) -> logging.LogRecord:
+        found = copy.copy(record)
+        found.msg, found.args = text, None
+        if _may_quote(record, rows=self._rows):
+            without_error_text(found)
+        return found
 
 
 def keep_log() -> LatestRecords:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from io import StringIO
 
 import pytest
@@ -124,3 +125,55 @@ def test_vllms_own_log_takes_no_record_away(monkeypatch: pytest.MonkeyPatch) -> 
         logging.getLogger("vllm.renderers.hf").warning("rejected: %s", "kanari")
     assert [text for _, _, text in kept.take()] == ["rejected: ..."]
     assert shown.getvalue() == "rejected: ...\n"
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LatestRecords, StringIO]]:
+    """What is kept for the driver, and what vLLM's own handler shows, at vLLM's level DEBUG."""
+    vllm, stream = logging.getLogger("vllm"), StringIO()
+    for name in ("vllm", "dray"):
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
+    level = vllm.level
+    kept = keep_log()
+    vllm.handlers = [logging.StreamHandler(stream)]
+    vllm.setLevel(logging.DEBUG)  # VLLM_LOGGING_LEVEL
+    keep_on()
+    yield kept, stream
+    vllm.setLevel(level)
+
+
+def test_the_node_has_what_vllm_says_for_those_who_look_for_errors(
+    shown: tuple[LatestRecords, StringIO],
+) -> None:
+    """VLLM_LOGGING_LEVEL=DEBUG is vLLM's first advice."""
+    kept, stream = shown
+    for _ in range(3):
+        logging.getLogger("vllm.v1.worker").debug("%d blocks", 7)
+    assert kept.take() == []
+    assert stream.getvalue() == "7 blocks\n" * 3
+
+
+def test_a_long_line_is_cut_for_the_driver_alone(shown: tuple[LatestRecords, StringIO]) -> None:
+    """vLLM's line of its configuration is one."""
+    kept, stream = shown
+    for _ in range(10):
+        logging.getLogger("vllm.v1.engine").warning("x" * 5000)
+    assert [text for _, _, text in kept.take()] == ["x" * 2000, "x" * 2000 + " (10 times by now)"]
+    assert stream.getvalue().split("\n") == ["x" * 5000, "x" * 5000 + " (10 times by now)", ""]
+
+
+@pytest.mark.parametrize("name", ["entrypoints.openai", "reasoning.qwen3"])
+def test_a_traceback_quotes_no_row(name: str, shown: tuple[LatestRecords, StringIO]) -> None:
+    kept, stream = shown
+    kept.rows_come()
+    words = "kanari"
+    try:
+        raise ValueError(words)
+    except ValueError:
+        logging.getLogger(f"vllm.{name}").exception("Error in preprocessing")
+        logging.getLogger("vllm.v1.worker").exception("Error in a step")
+    first, second = stream.getvalue().split("Error in a step")
+    assert words not in first
+    assert "test_log_records.py" in first
+    assert first.endswith("ValueError\n")
+    assert "ValueError: kanari" in second  # says what broke, not what came

@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -24,7 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dray.engine.grammar_process import die_with
-from dray.engine.log_records import message_of
+from dray.engine.log_records import message_of, without_error_text
 from dray.engine.tuning import Tuned, Tuning
 from dray.engine.vllm_adapter.core.rank_process import ranks_end_with_this_process
 from dray.engine.vllm_adapter.imports import import_vllm
@@ -146,16 +145,7 @@ def _hand_on_logs(line: Line, config: Any) -> None:
     core.configure_logging = lambda config: None  # it would take the handler away again
     for name in ("vllm", "dray"):
         logging.getLogger(name).addHandler(line)
-    logging.getLogger(core.__name__).addFilter(_without_words)
-
-
-def _without_words(record: logging.LogRecord) -> bool:
-    """Keep of an error its class and where it came from: its text may quote a request."""
-    if record.exc_info and record.exc_info[0] is not None:
-        kind, _, trace = record.exc_info
-        record.exc_text = "".join(traceback.format_tb(trace)) + kind.__name__
-        record.exc_info = None
-    return True
+    logging.getLogger(core.__name__).addFilter(without_error_text)
 
 
 def _speak_when_dying(line: Line) -> None:
