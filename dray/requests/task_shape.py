@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import takewhile
 from math import ceil
 from typing import Any
@@ -25,6 +26,8 @@ LOOKED_AT = 200
 
 _SHARE = 0.9  # of them that have one shape, where the job has it
 _LOOKED_INTO = 1 << 15  # characters of a text, from either end
+_LAST_WORD = re.compile(r"(?<!\w)\w+$")  # begun at its first character alone: a text may be one word
+_FIRST_WORD = re.compile(r"^\w+")
 _NO_MATTER = WITHOUT_EFFECT | {*LENGTH_FIELDS, "model", "seed"}
 _INSTRUCTIONS = ("system", "developer")  # roles of messages that say what to do with the others
 
@@ -42,16 +45,31 @@ def shape_of(url: str, body: dict[str, Any]) -> str | None:
 
 def shape_of_rows(lines: Iterable[bytes]) -> str | None:
     """The shape that nearly all of some rows have, given as lines of a spool; None where there is none."""
-    requests = [decode(line) for line in lines]
-    shapes = [shape_of(one.url, one.body) for one in requests]
-    shape, rows = next(iter(Counter(shapes).most_common(1)), (None, 0))
-    least = ceil(_SHARE * len(requests))
+    looked_at = [_look(line) for line in lines]
+    shape, rows = next(iter(Counter(one.shape for one in looked_at).most_common(1)), (None, 0))
+    least = ceil(_SHARE * len(looked_at))
     if shape is None or rows < least:
         return None
-    texts = [_text(one.url, one.body) for one, own in zip(requests, shapes, strict=True) if own == shape]
-    begin = _shared([text[:_LOOKED_INTO] for text in texts], least)
-    end = _shared([text[: -_LOOKED_INTO - 1 : -1] for text in texts], least)[::-1]
-    return _hashed([shape, _words(re.sub(r"\w+$", "", begin)), _words(re.sub(r"^\w+", "", end))])
+    alike = [one for one in looked_at if one.shape == shape]
+    begin = _LAST_WORD.sub("", _shared([one.begin for one in alike], least))
+    end = _FIRST_WORD.sub("", _shared([one.end for one in alike], least)[::-1])
+    return _hashed([shape, _words(begin), _words(end)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What is kept of a row, which may have megabytes: ``end`` is that of its text, read backwards."""
+
+    shape: str | None
+    begin: str
+    end: str
+
+
+def _look(line: bytes) -> _Looked:
+    row = decode(line)
+    shape = shape_of(row.url, row.body)
+    text = "" if shape is None else _text(row.url, row.body)
+    return _Looked(shape, text[:_LOOKED_INTO], text[: -_LOOKED_INTO - 1 : -1])
 
 
 def _text(url: str, body: dict[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -84,3 +86,26 @@ def test_a_sample_of_a_job_has_its_shape() -> None:
 
 def test_no_rows_have_no_shape() -> None:
     assert shape_of_rows([]) is None
+
+
+def test_of_large_rows_the_ends_alone_are_held() -> None:
+    """The driver looks at 200 of them while it writes the files: photographs have megabytes each."""
+
+    def photographs() -> Iterator[bytes]:
+        for number in range(40):
+            image = {"type": "image_url", "image_url": {"url": f"data:;base64,{number}" + "A" * (1 << 20)}}
+            yield from _lines([{"messages": [{"role": "user", "content": [image]}]}])
+
+    tracemalloc.start()
+    try:
+        assert shape_of_rows(photographs()) is not None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 << 20  # half of it is of making a row
+
+
+def test_a_text_without_marks_takes_no_longer() -> None:
+    began = time.thread_time()
+    assert _of("x" * 30_000 + ".", rows=1) is not None
+    assert time.thread_time() - began < 0.5
