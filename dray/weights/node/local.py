@@ -98,8 +98,9 @@ class LocalModel:
         if self._transfer is not None:
             self._transfer.stop()
         self._thread.join()
-        if self._map is not None:
-            self._map.close()
+        known = self._map
+        if known is not None:
+            known.close()
         self._stack.close()
 
     @property
@@ -119,14 +120,16 @@ class LocalModel:
 
     def _opened_map(self) -> ChunkMap | None:
         """The map, once there is one; not one that was removed."""
-        if self._map is not None and self._map.removed:
-            self._map = None  # left to the garbage collector: another thread may look at it
-        if self._map is None:
-            whole = self.paths.whole.is_dir()
-            folder = self.paths.whole if whole else self.paths.partial
-            with suppress(FileNotFoundError):
-                self._map = ChunkMap(folder / READY, writable=False, published=whole)
-        return self._map
+        known = self._map  # looked at once: another thread may take it away
+        if known is not None and not known.removed:
+            return known
+        whole = self.paths.whole.is_dir()
+        folder = self.paths.whole if whole else self.paths.partial
+        found: ChunkMap | None = None
+        with suppress(FileNotFoundError):
+            found = ChunkMap(folder / READY, writable=False, published=whole)
+        self._map = found  # the other one is left to the garbage collector: a thread may look at it
+        return found
 
     def marks(self) -> bytes:
         """Which chunks are there, one byte per chunk; all zeros until a process begins to fill it."""
@@ -149,7 +152,8 @@ class LocalModel:
             return str(self._error)
         if self.paths.removed and not self._thread.is_alive():
             return f"{self.paths.place.root}: the model was removed from outside"
-        return self._map.failure if self._map is not None else None
+        known = self._map
+        return known.failure if known is not None else None
 
     def describe(self, node: str) -> ModelProgress:
         """How far the fetch is, for the user; ``node`` is the name of this node."""

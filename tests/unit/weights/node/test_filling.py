@@ -265,6 +265,29 @@ def test_a_fetch_that_only_ended_takes_nothing_back(filler: Filler, manifest: Ma
         assert model.wait_whole(_for_a_while()) == filler.paths.whole
 
 
+def test_a_map_that_another_thread_drops_between_two_looks_is_looked_at(
+    filler: Filler, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers' threads, the agent and the load look at it at once, and any may find that it was removed."""
+    held: list[ChunkMap | None] = [None]
+
+    def look(model: LocalModel) -> ChunkMap | None:
+        found, held[0] = held[0], None
+        return found
+
+    def hold(model: LocalModel, found: ChunkMap | None) -> None:
+        held[0] = found
+
+    _begun(filler)
+    monkeypatch.setattr(LocalModel, "_map", property(look, hold), raising=False)
+    with LocalModel(manifest, patience=60) as model:
+        held[0] = model.ready
+        assert model.marks() == bytes([1]) * len(model.plan.chunks)
+        held[0] = model.ready
+        assert model.failure() is None
+        held[0] = model.ready  # for close
+
+
 def test_publishing_may_take_longer_than_a_stall(
     filler: Filler, manifest: Manifest, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
