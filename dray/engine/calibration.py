@@ -19,7 +19,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import ConfigError
 from dray.kinds import kind_named
-from dray.machine import processor_name
+from dray.machine import cores, processor_name
 from dray.planner.models import model_facts
 from dray.requests.model import Request
 from dray.requests.spool.spool import encode
@@ -153,7 +153,7 @@ def _hardware(processor: str) -> dict[str, Any]:
         memory = float(torch.cuda.get_device_properties(0).total_memory)
     else:
         memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(cores())
     gemm = {
         name: rate
         for name, kind in (("bf16", torch.bfloat16), ("fp32", torch.float32))

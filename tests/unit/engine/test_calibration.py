@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dray import machine
+from dray.engine import calibration
 from dray.engine.calibration import _Feed, vocabulary_of
 from dray.engine.loop_stats import LoopStats
 from dray.requests.model import Outcome
@@ -45,6 +49,22 @@ def test_steps_are_those_of_the_engine(rows: int, prompt: int, output: int, step
     engine: Any = Apart()
     found = _Feed(engine, 1000, 2048).run(rows, prompt, output)
     assert (found["steps"], found["seconds"]) == (steps, 1.5)
+
+
+def test_a_containers_processor_is_measured_with_the_threads_of_its_quota(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More of them than its name says cores would be held up, and measure the quota's pauses."""
+    threads: list[int] = []
+    cuda = SimpleNamespace(is_available=lambda: False)
+    torch = SimpleNamespace(cuda=cuda, bfloat16="bf16", float32="fp32", set_num_threads=threads.append)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    for name in ("_gemm_rate", "_bandwidth"):
+        monkeypatch.setattr(calibration, name, lambda *_: 1.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(128))
+    monkeypatch.setattr(machine, "_quota", lambda: 4)
+    calibration._hardware(machine.processor_name())
+    assert threads == [4]
 
 
 def test_a_model_that_also_sees_has_the_vocabulary_of_its_text() -> None:
