@@ -24,7 +24,7 @@ def cores() -> int:
 def _quota() -> int:
     """Cores' worth of time that the tightest of the cgroups around this process has, rounded up."""
     quotas = [sys.maxsize]
-    for line in _lines(_OWN_CGROUPS):
+    for line in lines_of(_OWN_CGROUPS):
         _, controllers, name = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
@@ -36,7 +36,7 @@ def _quota() -> int:
 
 def _quota_in(folder: Path) -> int:
     """The quota of a control group, of version 2 in one file, of 1 in two (https://docs.kernel.org/scheduler/sched-bwc.html)."""
-    said = _lines(folder / "cpu.max") or _lines(folder / "cpu.cfs_quota_us") + _lines(
+    said = lines_of(folder / "cpu.max") or lines_of(folder / "cpu.cfs_quota_us") + lines_of(
         folder / "cpu.cfs_period_us"
     )
     words = " ".join(said).split()
@@ -47,7 +47,8 @@ def _quota_in(folder: Path) -> int:
     return -(-int(words[0]) // int(words[1]))
 
 
-def _lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file of Linux; none where there is no Linux, or no such file."""
     try:
         return path.read_text().splitlines()
     except OSError:

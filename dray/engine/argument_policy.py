@@ -65,10 +65,15 @@ def refuse_spread(arguments: Mapping[str, Any]) -> None:
         raise ConfigError(_RAY)
 
 
-def load_format_of(arguments: Mapping[str, Any]) -> str | None:
-    """The engine argument ``load_format``, in small letters, as vLLM reads it; None where it is not given."""
-    given = arguments.get("load_format")
+def format_of(name: str, arguments: Mapping[str, Any]) -> str | None:
+    """An argument that names a format, in small letters, as vLLM reads it; None where it is not given."""
+    given = arguments.get(name)
     return None if given is None else str(given).lower()
+
+
+def load_format_of(arguments: Mapping[str, Any]) -> str | None:
+    """The engine argument ``load_format``; see :func:`format_of`."""
+    return format_of("load_format", arguments)
 
 
 def makes_weights_up(arguments: Mapping[str, Any]) -> bool:

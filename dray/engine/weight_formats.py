@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from dray.engine.argument_policy import format_of
 from dray.errors import ConfigError
 from dray.weights import Manifest
 from dray.weights.source.checkpoint import INDEX, PARAMS, SINGLE, counting, is_native
@@ -88,8 +89,8 @@ def refuse_left_out(manifest: Manifest, arguments: Mapping[str, Any]) -> None:
 
 def _named(name: str, arguments: Mapping[str, Any]) -> str | None:
     """What the user chose; ``auto`` leaves the choice to others."""
-    given = str(arguments.get(name) or "auto").lower()
-    return None if given == "auto" else given
+    given = format_of(name, arguments)
+    return None if given in ("auto", "") else given
 
 
 def _second_copies(names: Collection[str]) -> list[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import ConfigError
+from dray.machine import lines_of
 
 _UNPACKED = "/runtime_resources/working_dir_files/"  # in the folder of Ray's session, on each of its nodes
 _MOUNTS = Path("/proc/self/mountinfo")  # proc(5): what is mounted where, in the order of mounting
@@ -109,14 +110,6 @@ def refuse_unpacked(path: Path) -> None:
             f"{path}: lies in a folder that Ray unpacked for its job, and Ray deletes this folder after the "
             "job; give an absolute path elsewhere, or an object store (with PostgreSQL for --store)"
         )
-
-
-def lines_of(path: Path) -> list[str]:
-    """The lines of a file of Linux; none where there is no Linux, or no such file."""
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
 
 
 def _unescaped(text: str) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import ConfigError, WeightsError
-from dray.storage.file_system import file_system_of, lines_of
+from dray.machine import lines_of
+from dray.storage.file_system import file_system_of
 from dray.storage.home import home_folder
 
 CACHE_VARIABLE = "DRAY_MODEL_CACHE"
