@@ -83,7 +83,9 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.heavy(one_of=9)
-def test_answers_are_the_same_bytes(generation: Runner, apart: Callable[..., _Apart]) -> None:
+def test_answers_are_the_same_bytes(
+    generation: Runner, apart: Callable[..., _Apart], caplog: pytest.LogCaptureFixture
+) -> None:
     """Log-probabilities may differ in their last digits: which rows share a step depends on the moment."""
     seed = int(os.environ.get("DRAY_SEED", "20261123"))
     bodies = random_bodies(random.Random(seed), int(os.environ.get("DRAY_BODIES", BODIES)))
@@ -103,8 +105,9 @@ def test_answers_are_the_same_bytes(generation: Runner, apart: Callable[..., _Ap
     assert sum(outcome.response is not None for outcome in there) > len(bodies) / 2
     timed = [outcome for outcome in there if outcome.first_token_seconds > 0]
     assert len(timed) > len(bodies) / 2
-    logged = {name for _, name, _ in engine.replica.status().log}
-    assert any(name.startswith("vllm.v1.worker") for name in logged), "what the core logs arrives here"
+    logged = {(name, text) for _, name, text in engine.replica.status().log if name.startswith("vllm")}
+    sent = {(one.name, one.getMessage()) for one in caplog.records if one.filename == "apart.py"}
+    assert logged & sent, "what the core logs arrives here"
     core = engine.core
     engine.replica.stop()
     assert is_gone(core)
