@@ -156,6 +156,8 @@ _SERVER_ENVIRONMENT = {
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
     "PREFECT_SERVER_API_MAX_PARAMETER_SIZE": "0",  # no limit: a shell makes a list of many files of a pattern
     "DO_NOT_TRACK": "1",
+    # Prefect's own: that of `dray run` (cli/warming.py) would leave out why the server did not start.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_CLASS": "prefect.logging.handlers.PrefectConsoleHandler",
 }
 
 

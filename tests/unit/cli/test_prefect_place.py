@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dray.cli import prefect_place
+from dray.cli import prefect_place, warming
 from dray.cli.prefect_place import moved_database
 from dray.cli.server import PrefectServer, configured
 from dray.cli.with_prefect import _server, _the_flow
@@ -161,6 +161,9 @@ def test_a_user_without_a_home_is_told_to_set_one(home: Path, monkeypatch: pytes
 
 
 def test_a_server_that_did_not_start_says_why(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with the environment of ``dray run``, which has a console of its own."""
+    for name, value in warming._QUIET.items():
+        monkeypatch.setenv(name, value)
     (home / ".prefect").mkdir()
     (home / ".prefect" / "prefect.db").write_bytes(b"not a database" * 100)
     server = PrefectServer()
