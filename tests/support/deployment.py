@@ -28,10 +28,12 @@ def deployed() -> Iterator[PrefectServer]:
 
 
 def documented() -> list[list[str]]:
-    """The commands of deployments/README.md that set a fresh server up, in their order."""
+    """The commands of Prefect's in deployments/README.md that set a fresh server up, in their order."""
     text = (ROOT / "deployments" / "README.md").read_text()
     block = text.split("```bash\n", 1)[1].split("```", 1)[0]
-    return [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert commands[0][:1] == ["export"]  # the address of a server: here it is in the environment
+    return [command[1:] for command in commands if command[0] == "prefect"]
 
 
 def start(server: PrefectServer, parameters: dict[str, Any], deployment_name: str = "tickets") -> str:

@@ -184,14 +184,14 @@ def test_a_folder_that_is_removed_meanwhile_is_made_again(
         loader = StreamedWeights.of(driver.wait_engine())
         while driver.marks().count(1) < 4:
             time.sleep(0.02)
-        shutil.rmtree(cache)
+        shutil.rmtree(cache, ignore_errors=True)
         with pytest.raises(EngineStartError, match="was removed from outside"):
             list(loader.tensors())
         server.behave()
         for model in (replica, driver):
             folder = model.wait_whole()
             assert (folder / SECOND).read_bytes() == (origin / SECOND).read_bytes()
-        shutil.rmtree(cache)  # once it is whole, too
+        shutil.rmtree(cache, ignore_errors=True)  # once it is whole, too; dray may tidy the rest beside it
         assert driver.failure() is not None
         assert driver.marks().count(1) == 0
         assert (driver.wait_whole() / FIRST).read_bytes() == (origin / FIRST).read_bytes()
