@@ -28,7 +28,11 @@ def url_of_block(name: str) -> str:
     """
     told = _asked(name)
     if "url" not in told:
-        raise ConfigError(told.get("error") or f"store: Prefect does not say what block:{name} holds")
+        raise ConfigError(
+            told.get("error")
+            or f"store: Prefect does not say what block:{name} holds; `prefect block ls` may say why, or "
+            "give the URL by --store env:NAME"
+        )
     return str(told["url"])
 
 
@@ -37,12 +41,8 @@ def _asked(name: str) -> dict[str, Any]:
     try:
         ended = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
         found: dict[str, Any] = orjson.loads(ended.stdout.splitlines()[-1])
-    except (
-        subprocess.TimeoutExpired,
-        IndexError,
-        orjson.JSONDecodeError,
-    ):  # what Prefect says may hold secrets
-        return {}
+    except (subprocess.TimeoutExpired, IndexError, orjson.JSONDecodeError):
+        return {}  # what Prefect wrote instead may hold secrets
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import re
@@ -32,10 +31,11 @@ def print_json(value: Any) -> None:
     """One JSON object on a line of its own, the last of stdout: UTF-8, whatever the locale has."""
     line = orjson.dumps(printable(value)) + b"\n"
     sys.stdout.flush()
-    if isinstance(sys.stdout, io.StringIO):  # as in a notebook or a test, which has characters alone
+    buffer = getattr(sys.stdout, "buffer", None)
+    if buffer is None:  # as in a notebook or a test, which has characters alone
         sys.stdout.write(line.decode())
     else:
-        sys.stdout.buffer.write(line)
+        buffer.write(line)
     sys.stdout.flush()
 
 

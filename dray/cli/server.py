@@ -25,7 +25,7 @@ from dray.errors import ClusterError
 from dray.imports import lasting_imports, own_program
 from dray.ports import lasting_port
 from dray.proxies import loopback_exceptions
-from dray.storage.addresses import without_secret
+from dray.storage.addresses import shows_secret, without_secret
 
 _GO = b"\n"
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback is no proxy's to reach
@@ -118,13 +118,17 @@ class PrefectServer:
         )
 
     def _last_words(self) -> str | None:
-        """The last error that it wrote, without what stands before it; else its last line."""
+        """The last error that it wrote, without what stands before it; else its last line.
+
+        Of one that shows a login, as of a database, its class alone.
+        """
         if self._process is None or self._log.closed:
             return None
         self._log.seek(0)
         lines = [line for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
         errors = [found[0] for line in lines if (found := _ERROR.match(line))]
-        return (errors or lines or [""])[-1].strip()[:300] or None
+        said = (errors or lines or [""])[-1].strip()
+        return (said.partition(":")[0] if shows_secret(said) else said)[:300] or None
 
     def stop(self) -> None:
         """End the process."""

@@ -154,9 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404)
             return
         with source:
-            if not model.ready.ready(
-                range(number, number + 1)
-            ):  # removed meanwhile, and this file is a new one
+            if not model.ready.ready(range(number, number + 1)):  # the file is a new one: it was removed
                 self._refuse(404)
                 return
             self._send(source, chunk, file.size, model.ready.digest(number))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -170,3 +171,14 @@ def test_a_server_that_did_not_start_says_why(home: Path, monkeypatch: pytest.Mo
     server.start()
     with pytest.raises(ClusterError, match=r"did not start \(.*file is not a database\); try `prefect"):
         server.wait()
+
+
+def test_a_server_that_cannot_read_its_databases_address_shows_no_password() -> None:
+    server = PrefectServer()
+    server._process = cast("subprocess.Popen[bytes]", object())
+    server._log = tempfile.TemporaryFile()  # noqa: SIM115  the server's
+    server._log.write(
+        b"sqlalchemy.exc.ArgumentError: no URL: 'postgresql+asyncpg://me:hidden-word@host:x/db'\n"
+    )
+    assert server._last_words() == "sqlalchemy.exc.ArgumentError"
+    server._log.close()
