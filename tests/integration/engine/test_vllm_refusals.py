@@ -8,7 +8,6 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -553,32 +552,6 @@ def test_chats_whose_calls_no_parser_reads_are_refused(
     )
     assert (refused.error_code, shown.error_code, plain.error_code) == ("invalid_request", None, None)
     assert "give the engine argument tool_call_parser" in (refused.error_message or "")
-
-
-def test_logprobs_that_vllm_would_get_wrong_are_refused(
-    generation: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As its asynchronous engine does."""
-    fast = SimpleNamespace(cache_config=SimpleNamespace(kv_sharing_fast_prefill=True))
-    monkeypatch.setattr(generation.engine._client, "vllm_config", fast)
-    outcomes = generation.run(
-        [completion(prompt_logprobs=1), completion(echo=True, logprobs=1), completion()]
-    )
-    assert [one.error_code for one in outcomes] == ["unsupported_field", "unsupported_field", None]
-
-
-def test_tokens_whose_logprobs_would_spoil_those_of_other_rows_are_refused(
-    generation: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(generation.engine._client, "vllm_config", SimpleNamespace(
-        cache_config=SimpleNamespace(kv_sharing_fast_prefill=False), use_v2_model_runner=False
-    ))  # fmt: skip
-    asked = {"logprobs": True, "top_logprobs": 2}
-    spoiler, other = generation.run([chat(**asked, logprob_token_ids=[5, 6]), chat(**asked)])
-    assert spoiler.error_code == "unsupported_field"
-    assert "V1 model runner" in (spoiler.error_message or "")
-    assert other.response is not None
-    assert generation.one(completion(logprobs=1, logprob_token_ids=[5])).error_code == "unsupported_field"
 
 
 def test_no_row_is_blamed_for_the_engines_end() -> None:
